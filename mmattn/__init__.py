@@ -13,6 +13,7 @@ _BACKBONES = 'mmattn.models.backbones'
 _FUNCTIONS = {
     'accelerate': 'mmattn.integrations.accelerate',
     'create_model': 'mmattn.models',
+    'finetune': 'mmattn.apis.finetune',
     'list_models': 'mmattn.models',
     'restore': 'mmattn.integrations.accelerate',
     'torchvision_fpn': 'mmattn.integrations.torchvision',

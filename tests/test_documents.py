@@ -1,7 +1,11 @@
 """Examples of the pages run; versions match the code."""
 
 import re
+from inspect import signature
 from pathlib import Path
+from unittest.mock import create_autospec
+
+import pytest
 
 import mmattn
 
@@ -18,8 +22,29 @@ def test_versions_agree():
     assert f'\nversion: {version}\ndate-released: {date}\n' in citation
 
 
+@pytest.mark.parametrize('page', ['README.md', 'docs/start.md', 'docs/finetune.md'])
+def test_the_first_example_trains(page, monkeypatch):
+    """The calls are those that exist, with their arguments."""
+    from mmattn.apis import finetune as module
+
+    given = []
+    takes = signature(module.finetune)
+    run = create_autospec(module.Run, instance=True)
+
+    def finetune(*args, **options):
+        given.append(takes.bind(*args, **options))
+        return run
+
+    monkeypatch.setattr(module, 'finetune', finetune)
+    blocks = BLOCK.findall((ROOT / page).read_text())
+    exec(next(block for block in blocks if 'finetune' in block), {})
+    assert given[0].arguments['minutes'] == 20
+    run.report.assert_called_once()
+    run.predictor.assert_called_once_with('image.jpg')
+
+
 def test_readme_example_in_plain_pytorch(capsys):
-    exec(BLOCK.findall(README)[1], {})
+    exec(BLOCK.findall(README)[2], {})
     assert capsys.readouterr().out == '(64, 128, 320, 512) (4, 8, 16, 32)\n'
 
 
@@ -29,7 +54,7 @@ def test_readme_config_builds(tmp_path):
     from mmattn.analysis.flops import build
 
     path = tmp_path / 'user.py'
-    path.write_text(BLOCK.findall(README)[0])
+    path.write_text(BLOCK.findall(README)[1])
     model = build(Config.fromfile(path))
     assert type(model.backbone).__name__ == 'IViT'
 

@@ -15,8 +15,8 @@ from timm.data import create_transform, resolve_data_config
 from timm.models import load_checkpoint
 
 from mmattn.apis import Predictor
-from mmattn.cli.start import use_pretrained
 from mmattn.engine.model import build_model
+from mmattn.engine.start import use_pretrained
 from mmattn.export import export_model
 from tools.benchmark.tolerances import assert_close
 from tools.converters import efficientnet_lite0 as tool

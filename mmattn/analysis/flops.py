@@ -9,14 +9,12 @@ PyTorch's `FlopCounterMode` counts, two for each multiply-accumulate, with the r
 `flop_rules` in addition to its own. An operator without a rule is an error, not a zero.
 """
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
@@ -24,12 +22,12 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from mmattn.errors import UserError
 from mmattn.ops.common.operator import REFERENCE
 
+from ..engine.model import build as build
 from .flop_rules import DENSE_RULES, NORM_RULES, TRANSFORMS
 from .inference_pass import InferencePass
 from .meta_shapes import META_SHAPES
 
 aten = torch.ops.aten
-DOWNLOADS = ('init_cfg', 'pretrained')
 CONVENTIONS = {
     'with transforms': ('products', 'transforms'),
     'without transforms': ('products',),
@@ -168,43 +166,6 @@ def count(
     }
     total = flops.get('Global', _by_part({}, {}))
     return _collect(model, f'{InferencePass.__name__}.model', flops, total)
-
-
-def build(cfg: Mapping, device: str = 'meta') -> nn.Module:
-    """Build a model from a config without downloads, and without memory on 'meta'."""
-    import mmengine.registry as mm
-
-    model_cfg = copy.deepcopy(cfg.get('model', cfg))
-    _drop_keys(model_cfg, DOWNLOADS)
-    hooks = []
-    if device == 'meta':
-        hooks.append(register_module_parameter_registration_hook(_to_meta))
-    try:
-        with mm.DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-            return mm.MODELS.build(model_cfg).to(device)
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _to_meta(module: nn.Module, name: str, param: nn.Parameter | None):
-    """Move parameters before their initialization, which then costs nothing.
-
-    `with torch.device('meta')` around the constructor would also move numbers that
-    some models compute with tensors, such as their drop path rates.
-    """
-    if param is not None:
-        return nn.Parameter(param.to('meta'), requires_grad=param.requires_grad)
-
-
-def _drop_keys(cfg, keys: tuple[str, ...]):
-    if isinstance(cfg, dict):
-        for key in keys:
-            cfg.pop(key, None)
-        cfg = cfg.values()
-    if not isinstance(cfg, str) and hasattr(cfg, '__iter__'):
-        for value in cfg:
-            _drop_keys(value, keys)
 
 
 @contextmanager

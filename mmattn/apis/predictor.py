@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from mmengine.config import Config
 from tqdm import tqdm
 
@@ -118,6 +119,7 @@ class Predictor:
         tile: int | tuple[int, int] | None = None,
         overlap: float = 0.2,
         score: float = 0.0,
+        nms_iou: float | None = None,
         progress: bool = False,
         skip_broken: bool = False,
         max_megapixels: float = MAX_MEGAPIXELS,
@@ -137,6 +139,10 @@ class Predictor:
             overlap: share of a tile that it has in common with the next.
             score: leaves out objects with a lower score; objects in tiles before they
                 are merged.
+            nms_iou: of two objects of a class whose boxes overlap by more than this
+                IoU, from 0 to 1, leave out the one with the lower score, in whole
+                images also after tiles are merged. By default the model's own
+                suppression is all.
             progress: whether to show a progress bar.
             skip_broken: whether to warn of any file that cannot be read, instead of
                 failing. Files in a folder that are no image are always skipped.
@@ -144,7 +150,7 @@ class Predictor:
                 file of more than 89 is read window by window and yielded as a
                 `WindowedImage`.
         """
-        self._check(batch_size, scale, tile)
+        self._check(batch_size, scale, tile, nms_iou)
         items, _ = expand(images)
         limits = dict(max_megapixels=max_megapixels, windows=tile is not None)
         found = pictures(items, skip_broken, self.model.channels, **limits)
@@ -166,18 +172,26 @@ class Predictor:
                         predict_tiles(self.model, each, tile, overlap, **options)
                         for each in arrays
                     ]
+                if nms_iou is not None:
+                    results = [without_overlaps(each, nms_iou) for each in results]
                 for picture, result in zip(batch, results, strict=True):
                     result.source = picture.source
                     yield picture.pixels, result
                 bar.update(len(batch))
 
-    def _check(self, batch_size: int, scale: float | None, tile):
+    def _check(self, batch_size: int, scale: float | None, tile, nms_iou):
         if type(batch_size) is not int or batch_size < 1:
             raise UserError(
                 f'`batch_size` must be a positive integer, got {batch_size}'
             )
         if scale is not None and not scale > 0:
             raise UserError(f'`scale` must be positive, got {scale}')
+        if nms_iou is not None and not 0 <= nms_iou <= 1:
+            raise UserError(f'`nms_iou` must be from 0 to 1, got {nms_iou}')
+        if nms_iou is not None and self.task != 'detection':
+            raise UserError(
+                f'`nms_iou` is for detection, but {self.name} does {self.task}'
+            )
         given = dict(scale=scale, tile=tile)
         used = [name for name, value in given.items() if value is not None]
         if used and self.task == 'classification':
@@ -202,6 +216,19 @@ class Predictor:
                 *image.shape[1::-1],
                 *size[::-1],
             )
+
+
+def without_overlaps(found: Detections, iou: float) -> Detections:
+    """Return the objects that no better one of their class overlaps by more than IoU.
+
+    It is torchvision's non-maximum suppression.
+    """
+    from torchvision.ops import batched_nms
+
+    boxes, scores, labels = map(
+        torch.from_numpy, (found.boxes, found.scores, found.labels)
+    )
+    return found[batched_nms(boxes, scores, labels, iou).tolist()]
 
 
 def _open(found, device: str | None, trust_checkpoint: bool):

@@ -20,6 +20,7 @@ from ..images.draw import draw_confusion, draw_precision_recall
 from .terminal import print_table
 
 OURS = 'mmattn.CocoMetric'
+COUNTS = 'LabelConfusion', 'mmattn.LabelConfusion'
 RESULTS, CONFUSION, CURVES = (
     'results.json',
     'confusion_matrix.png',
@@ -54,6 +55,9 @@ def counting_metric(runner: Runner):
     evaluator = runner.test_evaluator
     if runner.cfg.default_scope == 'mmdet':
         return next(m for m in evaluator.metrics if isinstance(m, CocoMetric))
+    for metric in evaluator.metrics:
+        if isinstance(metric, LabelConfusion):
+            return metric
     metric = LabelConfusion()
     metric.dataset_meta = evaluator.dataset_meta
     evaluator.metrics.append(metric)
@@ -117,7 +121,12 @@ def write_results(
             draw_precision_recall(metric.details, folder / CURVES)
     if confusion and metric.confusion is not None:
         names = list(metric.dataset_meta['classes'])
-        draw_confusion(metric.confusion, names, folder / CONFUSION)
+        title = 'percent of the pixels or images of each row'
+        if not isinstance(metric, LabelConfusion):
+            from ..evaluation.coco import MATCH
+
+            title = f'percent of each row; score >= {metric.score_thr}, IoU >= {MATCH}'
+        draw_confusion(metric.confusion, names, folder / CONFUSION, title)
         content['confusion'] = dict(classes=names, counts=metric.confusion.tolist())
     path = folder / RESULTS
     write_atomically(path, (json.dumps(_plain(content), indent=2) + '\n').encode())

@@ -68,6 +68,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help='share of a tile in common with the next (default: %(default)s)',
     )
     parser.add_argument(
+        '--nms-iou',
+        type=share,
+        help='of two objects of a class that overlap by more than this IoU, leave out '
+        "the one with the lower score; default: the model's own suppression alone",
+    )
+    parser.add_argument(
         '--no-draw', dest='draw', action='store_false', help='draw nothing'
     )
     parser.add_argument(
@@ -108,6 +114,7 @@ def main(argv: list[str] | None = None):
         scale=args.scale,
         tile=args.tile,
         overlap=args.overlap,
+        nms_iou=args.nms_iou,
         skip_broken=args.skip_broken,
         max_megapixels=args.max_megapixels,
         progress=sys.stderr.isatty(),

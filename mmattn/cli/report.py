@@ -3,34 +3,32 @@
     mmattn report work_dirs/mask_rcnn_ivit_n_hela
 
 writes `report.md` into the work dir, with `curves.png`, `predictions.png` beside the
-ground truth, and `summary.json`: the last metrics, the minutes that the run took, and
-the machine. It also shows what `mmattn test WORK_DIR --per-class --confusion` has
-written there. What a run does not have yet is left out: curves before the first record
-of its log, predictions before the first checkpoint.
+ground truth, `worst.png` with the images of the most missed and false objects, and
+`summary.json`: the last metrics, the minutes that the run took, and the machine. A
+diagnosis names what in the data, the config or the log may keep the metrics low. The
+report also shows what `mmattn test WORK_DIR --per-class --confusion` has written. What
+a run does not have yet is left out: curves before the first record of its log,
+predictions before the first checkpoint.
 """
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
-import numpy as np
-import torch
-from mmengine.config import Config
-from mmengine.dataset import pseudo_collate
-from mmengine.registry import DATASETS, MODELS, init_default_scope
-from mmengine.runner import load_checkpoint
+from mmengine.registry import init_default_scope
+from tqdm import tqdm
 
 from mmattn.errors import UserError
 
+from ..analysis.diagnosis import Finding, diagnose
+from ..analysis.samples import Sample, Validation, spaced
 from ..analysis.training_logs import last_log, latest_checkpoint, summarize, work_dir_of
 from ..apis.find import run_config
-from ..export.preprocessing import raw_channels
-from ..images import read_channels, read_image, shown
 from ..images.draw import save_panels
 from ..results import SCORE
 from ..results.panels import panel
-from ..results.samples import as_result, truth_of
 from .evaluation_results import CONFUSION, CURVES, RESULTS
 from .terminal import add_cfg_options, config_file, config_of, positive
 
@@ -40,7 +38,11 @@ from matplotlib import pyplot as plt
 RANGE = 100  # times, by which the learning rate of a range test rises at least
 MANY_TIMES = 5  # of the smallest loss, which call for a logarithmic axis
 LOWEST_TOP = 0.1  # of an axis of metrics
-METRICS = {'mmdet': ('coco/bbox_mAP', 'coco/segm_mAP'), 'mmseg': ('mIoU', 'aAcc')}
+METRICS = {
+    'mmdet': ('coco/bbox_mAP', 'coco/segm_mAP'),
+    'mmpretrain': ('accuracy/top1',),
+    'mmseg': ('mIoU', 'aAcc'),
+}
 
 
 def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
@@ -102,32 +104,24 @@ def _only(points: list) -> str:
     return ', one value' if len(points) == 1 else ''
 
 
-@torch.no_grad()
-def draw_predictions(
-    cfg: Config, checkpoint: str, num_images: int, score_thr: float, out_file: Path
+def draw_samples(
+    run: Validation, indices: Sequence[int], score_thr: float, out_file: Path
 ):
-    """Draw evenly spaced validation images, each with ground truth and prediction."""
-    dataset = DATASETS.build(cfg.val_dataloader.dataset)
-    channels = raw_channels(cfg)
-    model = MODELS.build(cfg.model)
-    load_checkpoint(model, checkpoint, map_location='cpu')
-    model.eval()
-    classes = dataset.metainfo.get('classes')
-    named = list(classes) if classes else None, dataset.metainfo.get('palette')
+    """Draw validation images, each with ground truth and prediction."""
     rows = []
-    for index in np.linspace(0, len(dataset) - 1, num_images).round().astype(int):
-        data = dataset[index]
-        path = data['data_samples'].img_path
-        image = (
-            read_image(path)
-            if channels is None
-            else shown(read_channels(path, channels))
-        )
-        truth = truth_of(data['data_samples'], *named, image.shape[:2])
-        (sample,) = model.test_step(pseudo_collate([data]))
-        found = as_result(sample, *named, image.shape[:2])
+    for index in indices:
+        image, _, truth, found = run.predict(index)
         rows.append([(image, ()), panel(truth, image), panel(found, image, score_thr)])
     save_panels(rows, ('image', 'ground truth', 'prediction'), out_file)
+
+
+def draw_worst(
+    run: Validation, samples: Sequence[Sample], count: int, score_thr: float, out: Path
+) -> list[list[str]]:
+    """Draw the worst images, the worst first, and return a row of a table for each."""
+    worst = sorted(samples, key=Sample.badness, reverse=True)[:count]
+    draw_samples(run, [sample.index for sample in worst], score_thr, out)
+    return [[sample.path, sample.described()] for sample in worst]
 
 
 def markdown_table(rows: list[list], header: list[str]) -> list[str]:
@@ -142,19 +136,30 @@ def markdown_table(rows: list[list], header: list[str]) -> list[str]:
     return [f'| {" | ".join(map(cell, line))} |' for line in lines] + ['']
 
 
-def write_report(work_dir: Path, name: str, summary: dict | None) -> Path:
+def write_report(
+    work_dir: Path,
+    name: str,
+    summary: dict | None,
+    findings: Sequence[Finding] = (),
+    worst: Sequence[list[str]] = (),
+) -> Path:
     """Write `report.md` of what is in the work dir.
 
     Args:
         work_dir: folder of the run.
         name: of the run.
         summary: what `summarize` returns, None without a log.
+        findings: of the diagnosis.
+        worst: path and errors of the worst images.
     """
     lines = [f'# {name}', '']
     if summary is not None:
         facts = {key: value for key, value in summary.items() if key != 'metrics'}
         facts |= summary['metrics']
         lines += markdown_table(list(map(list, facts.items())), ['training', ''])
+    if findings:
+        lines += ['## Diagnosis', '', *(f'- **{f.cause}**: {f.text}' for f in findings)]
+        lines += ['']
     lines += _pictures(work_dir, 'curves.png', 'learning_rates.png')
     results = work_dir / RESULTS
     if results.is_file():
@@ -173,6 +178,10 @@ def write_report(work_dir: Path, name: str, summary: dict | None) -> Path:
         command = f'mmattn test {work_dir} --per-class --confusion'
         lines += [f'Not tested yet: `{command}` adds figures of each class.', '']
     lines += _pictures(work_dir, 'predictions.png')
+    if worst:
+        lines += ['## Worst images', '']
+        lines += markdown_table(worst, ['image', 'errors'])
+        lines += _pictures(work_dir, 'worst.png')
     report = work_dir / 'report.md'
     report.write_text('\n'.join(lines))
     return report
@@ -195,6 +204,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         '--work-dir', help="of a config; default: the config's, else work_dirs/<name>"
     )
     parser.add_argument('--num-images', type=positive, default=4)
+    parser.add_argument(
+        '--checked',
+        type=positive,
+        default=100,
+        metavar='N',
+        help='validation images, evenly spaced, that the worst are taken from and the '
+        'diagnosis looks at (default: %(default)s)',
+    )
     parser.add_argument(
         '--score-thr', type=float, default=SCORE, help='lowest score that is drawn'
     )
@@ -237,11 +254,26 @@ def main(argv: list[str] | None = None):
         drawn.append(f'curves: {work_dir / "curves.png"}')
     else:
         drawn.append('no curves: the log has no record yet')
+    worst, samples = [], []
     if checkpoint is not None:
+        run = Validation(cfg, checkpoint)
         predictions = work_dir / 'predictions.png'
-        draw_predictions(cfg, checkpoint, args.num_images, args.score_thr, predictions)
+        draw_samples(
+            run, spaced(len(run), args.num_images), args.score_thr, predictions
+        )
         drawn.append(f'predictions beside ground truth: {predictions}')
+        images = run.samples(args.checked)
+        total = min(len(run), args.checked)
+        samples = list(tqdm(images, 'worst images', total, disable=None))
+        worst = draw_worst(
+            run, samples, args.num_images, args.score_thr, work_dir / 'worst.png'
+        )
+        drawn.append(f'worst images: {work_dir / "worst.png"}')
     else:
         drawn.append('no predictions: the run has no checkpoint yet')
     print(', '.join(drawn))
-    print(f'report: {write_report(work_dir, Path(args.config).stem, summary)}')
+    findings = diagnose(cfg, samples, records)
+    for finding in findings:
+        print(f'diagnosis: {finding}')
+    name = Path(args.config).stem
+    print(f'report: {write_report(work_dir, name, summary, findings, worst)}')

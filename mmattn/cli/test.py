@@ -19,6 +19,7 @@ from mmattn.errors import UserError
 
 from ..engine.data import innermost_dataset
 from .evaluation_results import (
+    COUNTS,
     counting_metric,
     each_metric,
     use_our_metric,
@@ -119,7 +120,8 @@ def check_out(out: str, item: str | None, scope: str):
 
 def save_label_maps(cfg: Config, folder: str):
     for metric in each_metric(cfg.test_evaluator):
-        metric.output_dir = folder
+        if metric.type not in COUNTS:
+            metric.output_dir = folder
 
 
 def dump_metric(scope: str, path: str) -> DumpResults:

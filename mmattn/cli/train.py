@@ -1,12 +1,15 @@
 """Train the model of a config of mmdet, mmsegmentation or mmpretrain."""
 
+from pathlib import Path
+
 from mmengine.config import Config
 
 from mmattn.errors import UserError
 
+from ..apis.find import run_checkpoint
 from ..engine.first_screen import SHOWN
+from ..engine.start import fetch_start, settle_start, use_pretrained
 from .launch import build_runner, load_config, make_parser
-from .start import fetch_start, settle_start, use_pretrained
 
 AMP_WRAPPER = 'mmattn.AmpOptimWrapper'
 AMP_REPLACES = ('OptimWrapper', 'AmpOptimWrapper', AMP_WRAPPER)
@@ -40,9 +43,11 @@ def parse_args(argv: list[str] | None = None):
     )
     parser.add_argument(
         '--pretrained',
-        metavar='NAME|FILE|none',
-        help='weights that the backbone starts from: a name of docs/weights.md, a file '
-        "or an address; 'none' starts from random weights; by default the config's",
+        metavar='NAME|FILE|WORK_DIR|none',
+        help='weights to start from: a name of docs/weights.md, a file or an address. '
+        'A work dir or a checkpoint of a model of the same kind gives all but the last '
+        'layers, if its number of classes is another; any other gives its backbone. '
+        "'none' starts from random weights; default: the config's",
     )
     parser.add_argument(
         '--dry-run',
@@ -88,7 +93,10 @@ def main(argv: list[str] | None = None):
     if args.no_validate:
         skip_validation(cfg)
     if args.pretrained is not None:
-        use_pretrained(cfg, args.pretrained)
+        given = args.pretrained
+        if Path(given).is_dir():
+            given = str(run_checkpoint(Path(given)))
+        use_pretrained(cfg, given)
     if args.resume is not None:
         cfg.resume = True
         cfg.load_from = None if args.resume == 'auto' else args.resume

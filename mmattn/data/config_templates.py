@@ -1,7 +1,7 @@
 """Texts of the configs that `own_config` fills in."""
 
 DETECTION = """\
-# {method} with IViT-{arch} on {name}, written by mmattn data convert.
+# {method} with {arch} on {name}, written by mmattn data convert.
 # {pictures}
 _base_ = [
     'mmattn::_base_/models/mask_rcnn_fpn_light.py',
@@ -18,8 +18,7 @@ factor = {factor!r}
 {tiles}
 model = dict(
     type={type!r},
-    # Without published weights the network starts from random ones.
-    backbone=dict(type='mmattn.IViT', arch={arch!r}),
+{backbone}
     neck=dict(in_channels={channels!r}),
     # With factor = {factor}, anchors have {sides} pixels. The middle half of the
     # objects has sides of {low:.0f} to {high:.0f}.
@@ -116,7 +115,7 @@ test_evaluator = dict(
 """
 
 SEGMENTATION = """\
-# UperNet with IViT-{arch} on {name}, written by mmattn data convert.
+# UperNet with {arch} on {name}, written by mmattn data convert.
 # {pictures}
 _base_ = [
     'mmattn::_base_/models/upernet_light.py',
@@ -134,11 +133,7 @@ num_classes = {num_classes}
 factor = {factor!r}
 {tiles}
 model = dict(
-    data_preprocessor=dict(
-        mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375]
-    ),
-    # Without published weights the network starts from random ones.
-    backbone=dict(type='mmattn.IViT', arch={arch!r}),
+{backbone}
     decode_head=dict(
         in_channels={channels!r},
         num_classes=num_classes,
@@ -215,7 +210,11 @@ val_dataloader = dict(
         **dataset,
     ),
 )
-val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
+val_evaluator = [
+    dict(type='IoUMetric', iou_metrics=['mIoU']),
+    # The log ends with the IoU and accuracy of each class.
+    dict(type='mmattn.LabelConfusion'),
+]
 """
 
 SEGMENTATION_TEST = """\
@@ -234,7 +233,7 @@ test_evaluator = val_evaluator
 """
 
 CLASSIFICATION = """\
-# IViT-{arch} as a classifier of {name}, written by mmattn data convert.
+# {arch} as a classifier of {name}, written by mmattn data convert.
 # {pictures}
 _base_ = [
     'mmattn::_base_/models/classifier.py',
@@ -248,9 +247,7 @@ num_classes = {num_classes}
 size = {size}
 
 model = dict(
-    data_preprocessor=dict(num_classes=num_classes),
-    # Without published weights the network starts from random ones.
-    backbone=dict(type='mmattn.IViT', arch={arch!r}, out_indices=3),
+{backbone}
     head=dict(in_channels={channels!r}, num_classes=num_classes),
     # Mixup and CutMix are for long schedules.
     train_cfg=dict(augments=None),
@@ -284,7 +281,11 @@ val_dataloader = dict(
     sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(data_prefix='val', pipeline=test_pipeline, **dataset),
 )
-val_evaluator = dict(type='Accuracy', topk=(1,))
+val_evaluator = [
+    dict(type='Accuracy', topk=(1,)),
+    # The log ends with the precision and recall of each class.
+    dict(type='mmattn.LabelConfusion'),
+]
 test_dataloader = dict(
     batch_size=batch_size,
     num_workers=1,
@@ -311,8 +312,11 @@ SCHEDULE = """
 max_iters = {max_iters}
 train_cfg = dict(max_iters=max_iters, val_interval={interval})
 optim_wrapper = dict(optimizer=dict(lr={lr}))
-_base_.param_scheduler[1].end = max_iters
-_base_.param_scheduler[1].T_max = max_iters - 20
+warm_up = {warm_up}
+_base_.param_scheduler[0].end = warm_up
+_base_.param_scheduler[1].update(
+    begin=warm_up, end=max_iters, T_max=max_iters - warm_up
+)
 param_scheduler = _base_.param_scheduler
 default_hooks = dict(
     logger=dict(interval=10, log_metric_by_epoch=False),

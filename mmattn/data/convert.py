@@ -25,6 +25,7 @@ from mmattn.errors import UserError
 
 from ..files.config_text import check_text
 from . import estimate, formats, own_config, own_data
+from .archs import find_arch
 from .class_folders import read_folders, write_folders
 from .classes import check_classes, choose_classes, merged
 from .convert_options import parse_args
@@ -146,7 +147,13 @@ def convert_objects(args: argparse.Namespace) -> own_config.Written:
 
     build(write, args.out, options(args), force=args.force)
     return own_config.detection(
-        args.out, classes, splits, args.arch, factor=args.factor, tiling=tiling
+        args.out,
+        classes,
+        splits,
+        find_arch(args.arch),
+        args.pretrained,
+        factor=args.factor,
+        tiling=tiling,
     )
 
 
@@ -222,7 +229,13 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
 
     build(write, args.out, options(args), force=args.force)
     return own_config.segmentation(
-        args.out, legend.classes, splits, args.arch, factor=args.factor, tiling=tiling
+        args.out,
+        legend.classes,
+        splits,
+        find_arch(args.arch),
+        args.pretrained,
+        factor=args.factor,
+        tiling=tiling,
     )
 
 
@@ -241,12 +254,14 @@ def convert_folders(args: argparse.Namespace) -> own_config.Written:
         return write_folders(splits, folder)
 
     build(write, args.out, options(args), force=args.force)
-    return own_config.classification(args.out, splits, args.arch)
+    return own_config.classification(
+        args.out, splits, find_arch(args.arch), args.pretrained
+    )
 
 
 def options(args: argparse.Namespace) -> dict:
     """Return what the content of the data set depends on."""
-    others = ('out', 'arch', 'factor', 'no_estimate', 'force')
+    others = ('out', 'arch', 'pretrained', 'factor', 'no_estimate', 'force')
     return {
         name: str(value) if isinstance(value, Path) else value
         for name, value in vars(args).items()
@@ -268,15 +283,24 @@ def write_config(text: str, path: Path) -> None:
     )
 
 
-def main(argv: list[str] | None = None) -> None:
+def convert(argv: list[str] | None = None) -> Path:
+    """Write a data set and its config as the arguments say; return the config."""
     args = parse_args(__doc__, argv)
     check_text(args.out.as_posix(), '--out')
+    check_text(args.pretrained or '', '--pretrained')
+    find_arch(args.arch)
     special = {'labels': convert_label_maps, 'classes': convert_folders}
     written = special.get(args.format, convert_objects)(args)
     for warning in written.warnings:
         print(f'warning: {warning}', file=sys.stderr)
-    path = args.out.parent / f'{written.method}_ivit_{args.arch[0]}_{args.out.name}.py'
+    short = find_arch(args.arch).short
+    path = args.out.parent / f'{written.method}_{short}_{args.out.name}.py'
     write_config(written.text, path)
     if not args.no_estimate:
         print('timing a few steps (--no-estimate leaves this out)', flush=True)
         print(estimate.describe(path, halve=not written.small))
+    return path
+
+
+def main(argv: list[str] | None = None) -> None:
+    convert(argv)

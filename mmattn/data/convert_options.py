@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from .own_config import CHANNELS
+from .archs import DEFAULT
 
 FORMATS = ('masks', 'labels', 'yolo', 'voc', 'labelme', 'coco', 'csv', 'classes')
 
@@ -38,9 +38,15 @@ def parse_args(doc: str, argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         '--arch',
-        choices=list(CHANNELS),
-        default='nano',
-        help='size of IViT in the config; nano is the one for a CPU',
+        default=DEFAULT,
+        help='backbone of the config, default %(default)s; `mmattn models --backbones` '
+        'lists them with what they start from',
+    )
+    parser.add_argument(
+        '--pretrained',
+        metavar='NAME|FILE|none',
+        help="weights that the backbone starts from, 'none' for random ones; default: "
+        'the published ones of --arch where there are some',
     )
     parser.add_argument(
         '--no-estimate',

@@ -10,6 +10,7 @@ from mmattn.errors import UserError
 
 from ..images.draw import class_colors
 from . import config_templates as templates
+from .archs import Arch, backbone_text
 from .class_folders import ClassImage
 from .image_files import image_size
 from .label_maps import LabelMap
@@ -17,13 +18,6 @@ from .own_data import Picture
 from .tiles import Tiling
 from .windows import suffix_of_parts
 
-# Channels of IViT's four maps.
-CHANNELS = {
-    'nano': (32, 64, 160, 256),
-    'tiny': (64, 128, 320, 512),
-    'small': (64, 128, 320, 512),
-    'base': (96, 192, 384, 576),
-}
 LONG, SHORT = 1333, 800  # largest image that is not shrunk
 CROP = 512  # pixels of a training crop
 FEWEST, MOST = 300, 3000  # iterations
@@ -133,7 +127,7 @@ def anchor_scale(sides: np.ndarray) -> int:
     return int(np.clip(round(middle / np.sqrt(8 * 16)), 2, 16))
 
 
-def schedule(images: int, batch_size: int, arch: str, best: str) -> str:
+def schedule(images: int, batch_size: int, arch: Arch, best: str) -> str:
     """Return the part of a config about iterations, optimizer and checkpoints.
 
     `best` is the metric that chooses the best checkpoint.
@@ -147,7 +141,8 @@ def schedule(images: int, batch_size: int, arch: str, best: str) -> str:
         max_iters=max_iters,
         interval=max_iters // 3,
         batch_size=batch_size,
-        lr='1e-3' if arch == 'nano' else '5e-4',
+        lr='1e-3' if arch.is_small else '5e-4',
+        warm_up=max_iters // 15,
         best=best,
     )
 
@@ -167,7 +162,8 @@ def detection(
     out: Path,
     classes: Sequence[str],
     splits: dict[str, list[Picture]],
-    arch: str,
+    arch: Arch,
+    pretrained: str | None = None,
     *,
     factor: float | None = None,
     tiling: Tiling | None = None,
@@ -178,7 +174,9 @@ def detection(
         out: folder of the data set.
         classes: names of the classes.
         splits: pictures of `train`, `val`, and those of tests.
-        arch: of IViT.
+        arch: backbone.
+        pretrained: weights to start from, 'none' for random ones; None takes the
+            published ones of the backbone.
         factor: that images are resized by; None chooses.
         tiling: how images were cut, if they were.
 
@@ -209,8 +207,9 @@ def detection(
         else 'mask_roi_extractor=None,\n        mask_head=None',
         with_mask=', with_mask=True' if has_masks else '',
         has_masks=has_masks,
-        arch=arch,
-        channels=list(CHANNELS[arch]),
+        arch=arch.name,
+        backbone=backbone_text(arch, pretrained),
+        channels=list(arch.channels),
         name=out.name,
         pictures=describe(sizes),
         root=f'{out.as_posix()}/',
@@ -269,7 +268,8 @@ def segmentation(
     out: Path,
     classes: Sequence[str],
     splits: dict[str, list[LabelMap]],
-    arch: str,
+    arch: Arch,
+    pretrained: str | None = None,
     *,
     factor: float | None = None,
     tiling: Tiling | None = None,
@@ -285,14 +285,15 @@ def segmentation(
     resized = resized if factor != 1 else 'Images keep their size.'
     crop = crop_of(sizes, factor)
     text = templates.SEGMENTATION.format(
-        arch=arch,
+        arch=arch.name,
+        backbone=backbone_text(arch, pretrained),
         name=out.name,
         pictures=describe(sizes),
         root=f'{out.as_posix()}/',
         classes=tuple(classes),
         palette=[tuple(color) for color in class_colors(len(classes))],
         num_classes=len(classes),
-        channels=list(CHANNELS[arch]),
+        channels=list(arch.channels),
         class_weight=None,
         resized=resized,
         factor=factor,
@@ -312,7 +313,10 @@ def segmentation(
 
 
 def classification(
-    out: Path, splits: dict[str, list[ClassImage]], arch: str
+    out: Path,
+    splits: dict[str, list[ClassImage]],
+    arch: Arch,
+    pretrained: str | None = None,
 ) -> Written:
     """Return a config for a classifier; see `detection`."""
     images = [each for found in splits.values() for each in found]
@@ -320,14 +324,17 @@ def classification(
     side = np.median([min(size) for size in sizes])
     classes = sorted({each.folder for each in images})
     text = templates.CLASSIFICATION.format(
-        arch=arch,
+        arch=arch.name,
+        backbone=backbone_text(
+            arch, pretrained, 'num_classes=num_classes,', 'out_indices=3, '
+        ),
         name=out.name,
         pictures=describe(sizes),
         root=f'{out.as_posix()}/',
         classes=tuple(classes),
         num_classes=len(classes),
         size=int(np.clip(round(side / 32), 1, 7)) * 32,
-        channels=CHANNELS[arch][-1],
+        channels=arch.channels[-1],
         batch_size=CLASSIFIED,
         test='test' if 'test' in splits else 'val',
     )

@@ -149,7 +149,7 @@ class CheckpointHook(MMEngineCheckpointHook):
             super()._save_best_checkpoint(runner, metrics)
         finally:
             self.file_backend = backend
-        removals.carry_out(keep=self._best_checkpoints())
+        removals.carry_out(keep=self.best_checkpoints())
 
     def _is_own(self, path: str) -> bool:
         """Return whether `path` is in the folder of this run and named by this hook."""
@@ -162,9 +162,10 @@ class CheckpointHook(MMEngineCheckpointHook):
             os.path.realpath(folder) == os.path.realpath(self.out_dir)
         )
 
-    def _best_checkpoints(self) -> set:
+    def best_checkpoints(self) -> set[str]:
+        """Return the paths of the best checkpoints, one for each metric."""
         paths = getattr(self, 'best_ckpt_path_dict', {})
-        return {getattr(self, 'best_ckpt_path', None), *paths.values()}
+        return {getattr(self, 'best_ckpt_path', None), *paths.values()} - {None}
 
     def _remove_unfinished(self, runner):
         if not is_main_process():

@@ -12,6 +12,7 @@ from torch import nn
 from mmattn.errors import UserError
 
 from ..weights.load import find_weights, load_weights, may_load_partially
+from .last_layers import check_all_but_last
 
 
 def load_checkpoint(
@@ -22,6 +23,7 @@ def load_checkpoint(
     exact: bool,
     required: Sequence[str] = (),
     revise_keys: Sequence[tuple[str, str]] = (),
+    last: set[str] | None = None,
 ) -> dict:
     """Load a checkpoint into a runner: read, call the hooks, load, report, check.
 
@@ -29,6 +31,8 @@ def load_checkpoint(
         exact: for resuming and testing; otherwise fine-tuning.
         required: keys that the checkpoint must have besides weights, to be resumed.
         revise_keys: patterns and replacements for names, applied after the hooks.
+        last: names of the last layers' tensors, which alone may have other shapes;
+            None applies the rule of fine-tuning.
 
     Returns:
         The checkpoint, with the weights under `state_dict`.
@@ -55,6 +59,9 @@ def load_checkpoint(
     weights = _revised(checkpoint['state_dict'], revise_keys)
     model = _unwrapped(runner.model)
     report = load_weights(model, weights)
+    if last is not None and not may_load_partially():
+        check_all_but_last(report, filename, last, runner.logger)
+        return checkpoint
     report.log(filename, runner.logger)
     part = 'backbone.' if hasattr(model, 'backbone') else ''
     report.check(filename, exact=exact, part=part, partial=may_load_partially())

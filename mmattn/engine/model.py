@@ -1,5 +1,6 @@
-"""Build the model of a config with the weights of a checkpoint, to run it."""
+"""Build the model of a config, to run it with weights or to know its shapes."""
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,8 +9,11 @@ from mmengine.logging import MMLogger
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import CheckpointLoader
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ..weights.load import find_weights, load_weights
+
+DOWNLOADS = ('init_cfg', 'pretrained')
 
 
 def build_model(
@@ -37,3 +41,38 @@ def build_model(
         report.check(str(checkpoint), exact=True, advice=None)
         report.log(str(checkpoint), MMLogger.get_current_instance())
     return model.requires_grad_(False).eval(), loaded
+
+
+def build(cfg: Mapping, device: str = 'meta') -> nn.Module:
+    """Build a model from a config without downloads, and without memory on 'meta'."""
+    model_cfg = copy.deepcopy(cfg.get('model', cfg))
+    _drop_keys(model_cfg, DOWNLOADS)
+    hooks = []
+    if device == 'meta':
+        hooks.append(register_module_parameter_registration_hook(_to_meta))
+    try:
+        with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+            return MODELS.build(model_cfg).to(device)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _to_meta(module: nn.Module, name: str, param: nn.Parameter | None):
+    """Move parameters before their initialization, which then costs nothing.
+
+    `with torch.device('meta')` around the constructor would also move numbers that
+    some models compute with tensors, such as their drop path rates.
+    """
+    if param is not None:
+        return nn.Parameter(param.to('meta'), requires_grad=param.requires_grad)
+
+
+def _drop_keys(cfg, keys: tuple[str, ...]):
+    if isinstance(cfg, dict):
+        for key in keys:
+            cfg.pop(key, None)
+        cfg = cfg.values()
+    if not isinstance(cfg, str) and hasattr(cfg, '__iter__'):
+        for value in cfg:
+            _drop_keys(value, keys)

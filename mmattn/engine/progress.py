@@ -12,14 +12,15 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 class ProgressHook(Hook):
     """Show a bar of the iterations below the log, if stderr is a terminal.
 
-    Log files get no bar, and neither do outputs that are no terminal.
+    A validation has a bar of its own below it. Log files get no bar, and neither do
+    outputs that are no terminal.
     """
 
     priority = 'VERY_LOW'
 
     def __init__(self):
         self._shown = ExitStack()
-        self.bar = None
+        self.bar = self.validation = None
 
     def before_train(self, runner):
         if not is_main_process() or not sys.stderr.isatty():
@@ -40,13 +41,25 @@ class ProgressHook(Hook):
 
     def before_val_epoch(self, runner):
         if self.bar is not None:
-            self.bar.set_description('validates')
+            self.validation = tqdm(
+                total=len(runner.val_dataloader),
+                desc='validates',
+                unit='batch',
+                leave=False,
+                dynamic_ncols=True,
+            )
+
+    def after_val_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        if self.validation is not None:
+            self.validation.update()
 
     def after_val_epoch(self, runner, metrics=None):
-        if self.bar is not None:
-            self.bar.set_description()
+        if self.validation is not None:
+            self.validation.close()
+            self.validation = None
 
     def close(self):
-        """Remove the bar, and let the log print as before."""
+        """Remove the bars, and let the log print as before."""
+        self.after_val_epoch(None)
         self._shown.close()
         self.bar = None

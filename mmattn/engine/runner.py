@@ -30,6 +30,8 @@ from .data.loaders import EndlessBatches, build_dataloader, check_batches, posit
 from .distributed import match_gradient_strides
 from .finite import FiniteHook
 from .first_screen import SHOWN, FirstScreenHook, show_summary
+from .last_layers import last_layers
+from .last_screen import LastScreenHook
 from .map_check import check_maps
 from .progress import ProgressHook
 from .randomness import RandomnessHook, shared_seed
@@ -44,9 +46,11 @@ from .work_dir_lock import locked_work_dir
 class Runner(MMEngineRunner):
     """Run a config with `runner_type = 'mmattn.Runner'`, the default of our tools.
 
-    It reads three more keys of the config, which default to False. `trust_checkpoint`
+    It reads four more keys of the config, which default to False. `trust_checkpoint`
     lets checkpoints run code while they are read. `allow_partial_load` accepts weights
-    that match in part; `mmattn.weights.load` states the rules.
+    that match in part; `mmattn.weights.load` states the rules. With `fine_tune`,
+    `load_from` may have another number of classes: its last layers are left out, and
+    everything else must match.
     `scale_schedule` scales `param_scheduler` to the length of the run.
     """
 
@@ -163,6 +167,7 @@ class Runner(MMEngineRunner):
         self._progress_hook = ProgressHook()
         self.register_hook(self._progress_hook)
         self.register_hook(FirstScreenHook())
+        self.register_hook(LastScreenHook())
 
     def register_default_hooks(self, hooks=None):
         super().register_default_hooks(safe_checkpoint_hook(hooks))
@@ -232,6 +237,9 @@ class Runner(MMEngineRunner):
                 or are not trusted (`UntrustedCheckpointError`).
         """
         exact = strict or self._load_exactly
+        last = None
+        if self.cfg.get('fine_tune', False) and not exact:
+            last = last_layers(self.cfg)
         with self._as_allowed():
             checkpoint = load_checkpoint(
                 self,
@@ -240,6 +248,7 @@ class Runner(MMEngineRunner):
                 exact=exact,
                 required=self._required,
                 revise_keys=revise_keys,
+                last=last,
             )
         self._has_loaded = True
         self.logger.info(f'Load checkpoint from {filename}', extra=SHOWN)

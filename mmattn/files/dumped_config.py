@@ -145,6 +145,8 @@ def _places(spec: ModuleSpec) -> list[Path]:
 
 def _has_registry(package: str) -> bool:
     """Return whether a package has a registry, as OpenMMLab's packages have."""
+    if package == __package__.partition('.')[0]:
+        return True  # an editable installation is on no path
     spec = _installed(package)
     folders = spec.submodule_search_locations if spec else None
     return any(

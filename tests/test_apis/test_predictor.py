@@ -9,6 +9,7 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import init_default_scope
 from PIL import Image
 from predictor_models import CLASSES, CONFIGS, PALETTE, noise, write_run
+from torchvision.ops import box_iou
 
 from mmattn.apis import Predictor
 from mmattn.results import Classification, Detections, Segmentation
@@ -204,3 +205,33 @@ def test_devices_that_are_not_there(runs, device):
         pytest.skip('there is a GPU')
     with pytest.raises(ValueError, match=f"`device` '{device}' cannot be used .*'cpu'"):
         Predictor(runs[0]['classification'], device=device)
+
+
+def pairs_above(boxes: np.ndarray, iou: float) -> int:
+    table = box_iou(torch.from_numpy(boxes), torch.from_numpy(boxes))
+    return int((table.triu(1) > iou).sum())
+
+
+@pytest.mark.parametrize('tile', [None, 60])
+@pytest.mark.parametrize('predictor', ['detection'], indirect=True)
+def test_objects_that_overlap_better_ones_are_left_out(predictor, tile):
+    image = noise(90, 121)
+    every = predictor(image, tile=tile)
+    fewer = predictor(image, tile=tile, nms_iou=0.1)
+    assert pairs_above(every.boxes, 0.1) > pairs_above(fewer.boxes, 0.1) == 0
+    assert 0 < len(fewer) < len(every) and len(fewer.masks) == len(fewer)
+    assert fewer.scores[0] == every.scores[0]
+    assert (np.diff(fewer.scores) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ('predictor', 'nms_iou', 'message'),
+    [
+        ('detection', 1.5, '`nms_iou` must be from 0 to 1, got 1.5'),
+        ('segmentation', 0.5, '`nms_iou` is for detection, but .* does segmentation'),
+    ],
+    indirect=['predictor'],
+)
+def test_nms_iou_is_a_share_for_detectors(predictor, nms_iou, message):
+    with pytest.raises(ValueError, match=message):
+        predictor(noise(32, 32), nms_iou=nms_iou)

@@ -100,10 +100,12 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize('kind', [Terminal, io.StringIO])
 def test_a_terminal_gets_a_bar_and_a_file_lines(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, 'stderr', kind())
-    runner = make_runner(tmp_path)
+    runner = make_runner(tmp_path, val=True, val_interval=2)
     handlers = list(runner.logger.handlers)
     runner.train()
     assert ('4/4' in sys.stderr.getvalue()) == (kind is Terminal)
+    moved = re.findall(r'validates: +(\d+)%', sys.stderr.getvalue())
+    assert (moved[-1:] == ['100']) == (kind is Terminal)
     assert runner.logger.handlers == handlers
     (log,) = tmp_path.glob('*/*.log')
     assert '\r' not in log.read_text() and 'Saving checkpoint' in log.read_text()

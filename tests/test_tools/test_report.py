@@ -45,6 +45,16 @@ RECORDS = [
 ]
 
 
+class NoImages:
+    """Stand for the validation of a run."""
+
+    def __len__(self):
+        return 1
+
+    def samples(self, count):
+        return ()
+
+
 @pytest.fixture
 def unfinished(work, tool):
     """Draw a run that has written a log, a checkpoint, or neither."""
@@ -59,7 +69,11 @@ def unfinished(work, tool):
             (run_dir / 'epoch_1.pth').touch()
             (run_dir / 'last_checkpoint').write_text(str(run_dir / 'epoch_1.pth'))
         calls = []
-        patched = dict(draw_predictions=lambda *args: calls.append(args))
+        patched = dict(
+            Validation=lambda *args: calls.append(args) or NoImages(),
+            draw_samples=lambda *args: None,
+            draw_worst=lambda *args: [],
+        )
         tool('report', 'detector.py', patched=patched)
         return run_dir, calls
 

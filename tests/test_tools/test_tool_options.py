@@ -8,7 +8,7 @@ import torch
 from mmengine.config import Config
 from torch import nn
 
-from mmattn.cli.start import ZOOS, Start, fetch_start
+from mmattn.engine.start import ZOOS, Start, fetch_start
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def amended(tool):
 
 @pytest.fixture
 def checkpoint(work):
-    (work / 'any.pth').touch()
+    torch.save(dict(weight=torch.zeros(1)), work / 'any.pth')
     return 'any.pth'
 
 

@@ -19,7 +19,9 @@ PANEL = 4.0  # inches of a picture beside others
 LINE, CHARACTER = 0.19, 0.065  # inches of a text of `SMALL` points
 
 
-def draw_confusion(counts: np.ndarray, names: Sequence[str], out_file: Path):
+def draw_confusion(
+    counts: np.ndarray, names: Sequence[str], out_file: Path, title: str = ''
+):
     """Draw a confusion, in percent of each row.
 
     Names have the number of labels behind them. With many classes, numbers stand for
@@ -30,6 +32,7 @@ def draw_confusion(counts: np.ndarray, names: Sequence[str], out_file: Path):
             background.
         names: of the C classes.
         out_file: picture to write.
+        title: above the picture, such as the thresholds.
     """
     from matplotlib.figure import Figure
 
@@ -42,6 +45,7 @@ def draw_confusion(counts: np.ndarray, names: Sequence[str], out_file: Path):
     image = axis.imshow(shares, cmap='Blues', vmin=0, vmax=100)
     figure.colorbar(image, label='percent of the row', shrink=0.8)
     axis.set(xlabel='prediction', ylabel='label')
+    axis.set_title(title, fontsize=SMALL + 1)
     points = min(SMALL + 1, 72 * side / len(names))
     if points >= LOWEST_TEXT:
         rows = [f'{n} ({t:,})' for n, t in zip(names, totals.tolist(), strict=True)]

@@ -10,10 +10,14 @@ from mmengine.runner import get_external_models, get_torchvision_models
 
 from mmattn.errors import UserError
 
-from ..compat.mmengine_scopes import config_folder
+from ..compat.mmengine_scopes import config_folder, find_config
+from ..files import read_config_file
 from ..registry import MODELS
+from ..weights.load import find_weights
 from ..weights.names import SCHEME, find_published, is_name
+from ..weights.read import read_checkpoint
 from ..weights.resolve import SCHEMES, check_name, local_checkpoint, place_in_cache
+from .model import build
 
 RANDOM = 'none'
 # Where a classification config of ours leaves its weights.
@@ -44,7 +48,11 @@ class Start:
 
 
 def use_pretrained(cfg: Config, given: str):
-    """Let the backbone of a config start from other weights.
+    """Let a config start from other weights.
+
+    A detector, segmentor or classifier of the same kind gives the whole model, apart
+    from the last layers where it has another number of classes. Of another model, the
+    backbone is taken.
 
     Args:
         cfg: config of a run.
@@ -64,12 +72,36 @@ def use_pretrained(cfg: Config, given: str):
             raise UserError(
                 f"--pretrained: {error}, and '{RANDOM}' takes random weights"
             ) from error
-        init_cfg = dict(type='Pretrained', checkpoint=given)
+        if not _is_whole(cfg, given):
+            init_cfg = dict(type='Pretrained', checkpoint=given)
     for part in (cfg.model, cfg.model.backbone):
         if 'pretrained' in part:  # of mmsegmentation and of timm's networks
             part.pretrained = None
     cfg.model.backbone.init_cfg = init_cfg
-    cfg.load_from = None
+    cfg.load_from, cfg.fine_tune = None, False
+    if init_cfg is None and given != RANDOM:
+        cfg.load_from, cfg.fine_tune = given, True
+
+
+def _is_whole(cfg: Config, given: str) -> bool:
+    """Return whether weights have most tensors of the model beside its backbone."""
+    names = _names_in(given)
+    if names is None:
+        return False
+    own = {n for n in build(cfg).state_dict() if not n.startswith('backbone.')}
+    return len(own & names) > len(own) / 2
+
+
+def _names_in(given: str) -> set[str] | None:
+    """Return the names of the tensors in a checkpoint, None if they are unknown."""
+    bare = given.removeprefix(SCHEME)
+    if Path(given).expanduser().is_file():
+        path = Path(given).expanduser()
+        return {*find_weights(read_checkpoint(path), given)}
+    if is_name(bare) and (config := find_published(bare).get('config')) is not None:
+        named = read_config_file(str(find_config(config)))
+        return {*build(named).state_dict()}
+    return None
 
 
 def settle_start(cfg: Config) -> Start:
@@ -90,7 +122,10 @@ def settle_start(cfg: Config) -> Start:
     if whole is not None:
         if own is not None:
             backbone.init_cfg = None
-        return Start(f'the model starts from {whole}')
+        kept = ''
+        if cfg.get('fine_tune'):
+            kept = ', without the last layers if its number of classes is another'
+        return Start(f'the model starts from {whole}{kept}', cfg.get('load_from'))
     given = own or _pretrained(cfg.model)
     if given is None:
         named = backbone.get('pretrained') or cfg.model.get('pretrained')

@@ -1,0 +1,160 @@
+"""Find out what a folder of annotated images is, and write a config for it."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from mmattn.errors import UserError
+
+from ..files.config_text import check_text
+from . import convert, own_config
+from .archs import Arch
+from .classes import check_classes
+from .folders import CARD
+from .formats import read_objects
+from .image_files import IMAGE_SUFFIXES
+from .label_maps import from_label_maps
+from .layouts import Part
+from .layouts.yolo import find_yaml
+
+SPLITS = 'train', 'val'
+FEW = 6  # files of COCO, at most, for a pair or a triple of several kinds
+KINDS = """\
+{data} is none of the layouts that are recognized:
+  a folder that `mmattn data convert` wrote, or a config (.py)
+  images with data.yaml and .txt files (YOLO), .xml files (VOC), or one .json file
+  (COCO), or one for each image (LabelMe)
+  images/ and masks/, with a number for each object
+  images/ and labels/*.png, with a number for each class, and `classes`
+  a folder of images for each class
+`mmattn data convert --help` reads others: pass the config that it writes"""
+
+
+def config_for(
+    data: Path,
+    arch: Arch,
+    pretrained: str | None = None,
+    classes: Sequence[str] | None = None,
+) -> Path:
+    """Return a config that trains on a folder of annotated images, or a given one.
+
+    What is not laid out as the mm packages read it is converted, into a folder beside
+    it. A config that exists is kept.
+
+    Args:
+        data: config, or folder of images and annotations.
+        arch: backbone.
+        pretrained: weights to start from, 'none' for random ones; None takes the
+            published ones of the backbone.
+        classes: names, in the order of their numbers, where annotations have none.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: nothing is recognized, or annotations are wrong.
+    """
+    if data.is_file() and data.suffix == '.py':
+        return data
+    if not data.is_dir():
+        raise FileNotFoundError(f'there is no folder or config at {data}')
+    check_text(data.as_posix(), 'the folder of the data')
+    if has_objects(data):
+        written = _objects(data, arch, pretrained)
+    elif has_label_maps(data):
+        written = _label_maps(data, arch, pretrained, classes)
+    else:
+        return _converted(data, arch, pretrained, classes)
+    path = data.parent / f'{written.method}_{arch.short}_{data.name}.py'
+    if not path.exists():
+        path.write_text(written.text, encoding='utf-8')
+    return path
+
+
+def _converted(
+    data: Path, arch: Arch, pretrained: str | None, classes: Sequence[str] | None
+) -> Path:
+    kind = format_of(data)
+    if kind is None:
+        raise UserError(KINDS.format(data=data))
+    given = ['--classes', *classes] if classes else []
+    given += [] if pretrained is None else ['--pretrained', pretrained]
+    out = data.parent / f'{data.name}_mmattn'
+    options = ['--out', str(out), '--arch', arch.name, '--no-estimate']
+    return convert.convert([kind, str(data), *options, *given])
+
+
+def has_objects(data: Path) -> bool:
+    """Return whether a folder is laid out as `own_data.write_coco` does."""
+    return all(
+        (data / f'annotations/instances_{split}.json').is_file()
+        and (data / split).is_dir()
+        for split in SPLITS
+    )
+
+
+def has_label_maps(data: Path) -> bool:
+    """Return whether a folder is what `label_maps.write_label_maps` wrote."""
+    return (data / CARD).is_file() and all(
+        (data / kind / split).is_dir()
+        for kind in ('images', 'labels')
+        for split in SPLITS
+    )
+
+
+def _objects(data: Path, arch: Arch, pretrained: str | None) -> own_config.Written:
+    parts = {
+        split: [Part(data / split, data / f'annotations/instances_{split}.json')]
+        for split in (*SPLITS, 'test')
+        if (data / f'annotations/instances_{split}.json').is_file()
+    }
+    splits, classes = read_objects('coco', parts, masks=None)
+    check_classes(classes)
+    return own_config.detection(data, classes, splits, arch, pretrained)
+
+
+def _label_maps(
+    data: Path, arch: Arch, pretrained: str | None, classes: Sequence[str] | None
+) -> own_config.Written:
+    card = json.loads((data / CARD).read_text())
+    classes = classes or card['options'].get('classes')
+    if not classes:
+        raise UserError(
+            f'{data / CARD} does not name the classes: pass `classes`, or the config '
+            'that `mmattn data convert` wrote'
+        )
+    splits = {
+        split: from_label_maps(Part(data / 'images' / split, data / 'labels' / split))
+        for split in (*SPLITS, 'test')
+        if (data / 'images' / split).is_dir()
+    }
+    return own_config.segmentation(data, classes, splits, arch, pretrained)
+
+
+def format_of(data: Path) -> str | None:
+    """Return the format of `mmattn data convert` that a folder has, None for none."""
+    found, images = Counter(), Counter()
+    for folder, _, files in os.walk(data, followlinks=True):
+        name = Path(folder).name.lower()
+        for file in set(files) - {CARD}:
+            suffix = Path(file).suffix.lower()
+            found[suffix] += 1
+            if suffix in IMAGE_SUFFIXES:
+                images[name] += 1
+    pictures = images.total()
+    if find_yaml(data) is not None and found['.txt']:
+        return 'yolo'
+    if 4 * found['.xml'] > pictures:  # masks may be pictures, too
+        return 'voc'
+    if found['.json'] > FEW and 2 * found['.json'] > pictures:
+        return 'labelme'
+    if found['.json']:
+        return 'coco'
+    for name in images:
+        if name.startswith('mask'):
+            return 'masks'
+        if name.startswith(('label', 'annot')):
+            return 'labels'
+    if found['.csv'] and len(images) < 2:
+        return 'csv'
+    return 'classes' if len(images) > 1 else None

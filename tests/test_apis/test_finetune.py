@@ -1,0 +1,166 @@
+"""mmattn.finetune: a detector, a segmentor and a classifier from folders of images."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import mmattn
+from mmattn.apis import Predictor, budget
+from mmattn.apis.budget import Cost, plan
+from mmattn.apis.finetune import described
+from mmattn.data.archs import archs, find_arch
+from mmattn.data.recognize import config_for
+from mmattn.errors import UserError
+from mmattn.files import read_config_file
+from mmattn.results import Classification, Detections, Segmentation
+
+SIDE, IMAGES = 64, 10
+SWIN = 'timm://swin_tiny_patch4_window7_224.ms_in1k'
+COLORS = {'red': (0, 0, 220), 'blue': (220, 0, 0)}  # BGR
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, value in (('STEPS', 3), ('IMAGES', 1), ('FEWEST', 4)):
+        monkeypatch.setattr(budget, name, value)
+    return tmp_path
+
+
+def scene(rng: np.random.Generator, color: tuple[int, ...]):
+    """Return a noisy image with a disk of a color, and the disk."""
+    image = rng.integers(90, 120, (SIDE, SIDE, 3), np.uint8)
+    disk = np.zeros((SIDE, SIDE), np.uint8)
+    x, y = rng.integers(16, 48, 2).tolist()
+    cv2.circle(disk, (x, y), int(rng.integers(8, 14)), 1, -1)
+    image[disk > 0] = color
+    return image, disk
+
+
+def write(kind: str):
+    """Write images of disks with masks, with label maps, or in folders of colors."""
+    rng = np.random.default_rng(0)
+    for number in range(IMAGES):
+        for name, color in COLORS.items():
+            image, disk = scene(rng, color)
+            folder = Path('disks', name if kind == 'classes' else 'images')
+            folder.mkdir(parents=True, exist_ok=True)
+            file = f'{name}{number}.png'
+            cv2.imwrite(str(folder / file), image)
+            if kind != 'classes':
+                Path('disks', kind).mkdir(exist_ok=True)
+                cv2.imwrite(f'disks/{kind}/{file}', disk)
+
+
+def check(run, result, kind, metric: str):
+    assert run.config.read_text().startswith('# 0.01 min here are 4 iterations')
+    assert run.metrics[metric] >= 0 and run.checkpoint.name.startswith('best_')
+    assert isinstance(result, kind) and result.draw().shape == (SIDE, SIDE, 3)
+    dumped = read_config_file(str(run.work_dir / run.config.name))
+    assert dumped.train_cfg.max_iters == 4 and dumped.scale_schedule
+
+
+def check_files(run, result, kind):
+    assert run.report().read_text().count('|') > 10
+    out = run.export('disks.onnx')
+    assert isinstance(Predictor(out)(result.source), kind)
+
+
+def test_a_classifier(here):
+    write('classes')
+    run = mmattn.finetune('disks', minutes=0.01, pretrained='none')
+    assert str(run.work_dir) == 'work_dirs/classifier_pvt_v2_b0_disks_mmattn'
+    result = run.predictor('disks/red/red0.png')
+    assert result.classes == ['blue', 'red']
+    check(run, result, Classification, 'accuracy/top1')
+
+
+@pytest.mark.slow
+def test_a_detector(here):
+    write('masks')
+    run = mmattn.finetune('disks', 'ivit_nano', 0.01, classes=['disk'])
+    assert str(run.work_dir) == 'work_dirs/mask_rcnn_ivit_n_disks_mmattn'
+    result = run.predictor('disks/images/red0.png')
+    check(run, result, Detections, 'coco/segm_mAP')
+    check_files(run, result, Detections)
+
+
+@pytest.mark.slow
+def test_a_segmentor(here):
+    write('labels')
+    run = mmattn.finetune('disks', 'ivit_nano', 0.01, classes=['ground', 'disk'])
+    assert str(run.work_dir) == 'work_dirs/upernet_ivit_n_disks_mmattn'
+    result = run.predictor('disks/images/red0.png')
+    check(run, result, Segmentation, 'mIoU')
+    check_files(run, result, Segmentation)
+
+
+def test_the_length_follows_the_minutes():
+    fast, slow = Cost(0.5, 0.01, 10, 60), Cost(0.5, 1.0, 10, 60)
+    assert plan(fast, 610).iterations == int((600 - 4 * 0.6) / 0.5)
+    # Two validations of a minute take a fifth of ten minutes.
+    assert plan(slow, 610) == budget.Plan(960, 480)
+    assert plan(slow, 15).iterations == budget.FEWEST
+    assert described(10, slow, plan(slow, 610)).endswith('and 2 validations of 60 s')
+
+
+@pytest.mark.parametrize(
+    ('name', 'start', 'license'),
+    [
+        ('pvt_v2_b0', 'mmattn://pvt_v2_b0', 'Apache-2.0'),
+        ('dat_tiny', 'mmattn://dat_tiny', 'Apache-2.0'),
+        ('hmait_tiny', SWIN, 'MIT'),
+        ('ivit_nano', None, None),
+    ],
+)
+def test_what_a_backbone_starts_from(name, start, license):
+    arch = find_arch(name)
+    assert (arch.name, arch.start, arch.license) == (name, start, license)
+
+
+@pytest.mark.slow  # 40 networks
+def test_every_backbone_has_the_maps_of_its_channels():
+    found = {arch.name: arch for arch in archs()}
+    assert len(found) > 30 and 'vit_tiny' not in found
+    assert len({arch.short for arch in found.values()}) == len(found)
+    assert found['ivit_nano'].channels == (32, 64, 160, 256)
+
+
+def test_errors(here):
+    with pytest.raises(UserError, match='no model .pvtv9.*did you mean'):
+        mmattn.finetune('disks', 'pvtv9')
+    with pytest.raises(UserError, match='maps at strides .16,.*need .4, 8, 16, 32'):
+        mmattn.finetune('disks', 'vit_tiny')
+    with pytest.raises(FileNotFoundError, match='no folder or config at disks'):
+        mmattn.finetune('disks')
+    Path('disks').mkdir()
+    with pytest.raises(UserError, match='(?s)disks is none of the layouts.*YOLO'):
+        mmattn.finetune('disks')
+    with pytest.raises(UserError, match='`minutes` must be positive, got 0'):
+        mmattn.finetune('disks', minutes=0)
+
+
+def test_weights_out_of_reach_are_named_before_anything_runs(here, monkeypatch):
+    write('classes')
+    monkeypatch.setenv('TORCH_HOME', 'empty')
+    monkeypatch.setattr('mmattn.engine.start.local_checkpoint', refuse)
+    with pytest.raises(
+        UserError, match='(?s)pvt_v2_b0 is out of reach.*--pretrained none'
+    ):
+        mmattn.finetune('disks')
+
+
+def refuse(address):
+    raise ConnectionError(f'{address} cannot be reached')
+
+
+def test_published_weights_and_their_normalization_are_in_the_config(here):
+    write('classes')
+    cfg = read_config_file(str(config_for(Path('disks'), find_arch('pvt_v2_b0'))))
+    assert cfg.model.backbone.init_cfg.checkpoint == 'mmattn://pvt_v2_b0'
+    assert cfg.model.data_preprocessor.mean == [123.675, 116.28, 103.53]
+    assert cfg.model.backbone.arch == 'b0' and cfg.model.head.num_classes == 2
+    assert len(list(Path('disks_mmattn/val').rglob('*.png'))) == 2 * IMAGES // 5
+    assert config_for(Path('disks'), find_arch('pvt_v2_b0')) == Path(cfg.filename)
