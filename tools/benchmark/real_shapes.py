@@ -241,3 +241,34 @@ def small_calls(operator: str) -> list[Call]:
         _structure_aware(grid=(5, 7), K=2, **small),
     ]
     return [call for call in calls if call.operator == operator]
+
+
+def odd_calls(operator: str) -> list[Call]:
+    """Return calls whose sizes fit no tile, with every form of an operator."""
+    maps = ((9, 7), (4, 3), (1, 1))
+    calls = [
+        _neighborhood(grid=(13, 17), K=7, B=2, M=2, D=32),
+        _neighborhood(grid=(9, 11), K=5, B=1, M=3, D=20),
+        _neighborhood(grid=(13, 13), K=13, B=1, M=1, D=64),
+        _deformable(True, grid=(9, 13), K=70, B=2, M=4, G=2, D=32),
+        _deformable(False, grid=(7, 11), K=33, B=1, M=3, G=3, D=48, table_size=(9, 5)),
+        _deformable(True, grid=(1, 1), K=1, B=1, M=1, G=1, D=5),
+        _landmark(B=2, N=70, L=17, M=3, D=8, E=5),
+        _landmark(B=1, N=67, L=70, M=2, D=16, E=None),
+        _landmark(B=1, N=130, L=49, M=10, D=32, E=20),
+        _masked('zero', grid=(9, 13), num_special=2, B=2, M=2, D=48),
+        _masked('neg_inf', grid=(7, 5), num_special=0, B=1, M=3, D=32, kernel_size=5),
+        _masked('soft', grid=(9, 13), num_special=1, B=2, M=2, D=48),
+        _masked('soft', grid=(12, 11), num_special=2, B=1, M=1, D=128, kernel_size=5),
+        _ms_deform(
+            'offsets from points', False, shapes=maps, Q=37, B=2, M=3, D=32, P=4
+        ),
+        _ms_deform('offsets in boxes', True, shapes=maps, Q=19, B=2, M=2, D=71, P=3),
+        _ms_deform('locations', False, shapes=maps, Q=19, B=1, M=2, D=30, P=3),
+        _structure_aware(grid=(7, 7), B=2, M=3, D=16, K=8),
+        _structure_aware(grid=(14, 14), B=1, M=2, D=16, K=3),
+        _structure_aware(grid=(28, 9), B=1, M=1, D=16, K=2),
+        _structure_aware(grid=(2, 3, 4), B=1, M=2, D=5, K=3),
+        _structure_aware(grid=(5, 66), B=1, M=1, D=16, K=2),
+    ]
+    return [call for call in calls if call.operator == operator]

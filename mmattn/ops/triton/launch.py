@@ -156,9 +156,19 @@ def zeros(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def capability(x: Tensor) -> int:
-    """Return 90 where the device of x has the products of sm_90, otherwise 80."""
+    """Return the capability whose tiles the device of x takes, 80 or 90."""
     on_gpu = x.device.type == 'cuda'
-    return 90 if on_gpu and torch.cuda.get_device_capability(x.device) >= (9, 0) else 80
+    return (
+        tile_capability(*torch.cuda.get_device_capability(x.device)) if on_gpu else 80
+    )
+
+
+def tile_capability(major: int, minor: int = 0) -> int:
+    """Return 90 for sm_9x and sm_10x, and 80 for others.
+
+    sm_12x has the products and the shared memory of sm_8x.
+    """
+    return 90 if major in (9, 10) else 80
 
 
 def precision(x: Tensor) -> str:

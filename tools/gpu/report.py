@@ -1,9 +1,9 @@
 """Count what each Triton kernel costs at the shapes of real models, without a GPU.
 
-    python -m tools.dev.kernel_report --operators landmark_attention --capability 90
+    python -m tools.gpu.report --operators landmark_attention --capability 90
 
 `docs/benchmarks/README.md` says how to read the table. A kernel is compiled ahead of
-time, and `tools.dev.sass` follows a few of its programs through the disassembly. The
+time, and `tools.gpu.sass` follows a few of its programs through the disassembly. The
 rows `total`, `pytorch` and `definition` compare an operator with its reference.
 """
 
@@ -26,8 +26,8 @@ from mmattn.ops.common.operator import Operator
 from tools.benchmark.inputs import Draw
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls
 from tools.benchmark.tolerances import deterministic
-from tools.dev.aot import Launch, machine_code, record_launches, resources
-from tools.dev.sass import constant_bank, execute
+from tools.gpu.compile import Launch, machine_code, record_launches, resources
+from tools.gpu.sass import constant_bank, execute
 
 FOLDER = Path('docs/benchmarks')
 TRITON = '3.8'  # the version that the stored tables are of

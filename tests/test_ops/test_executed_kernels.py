@@ -1,0 +1,71 @@
+"""Every kernel of Triton is right as compiled: its PTX is executed on a CPU.
+
+A report is a race, a read before its wait, or a read of what nothing wrote. A fault is
+an access out of bounds, a wrong barrier, or a loop without an end.
+"""
+
+from itertools import cycle
+
+import pytest
+import torch
+from interpreter import INTERPRETED
+
+from tools.benchmark.real_shapes import OPERATORS, Call, odd_calls, small_calls
+
+pytest.importorskip('triton')
+if INTERPRETED:
+    pytest.skip('the interpreter compiles no kernels', allow_module_level=True)
+
+from tools.gpu import mutants
+from tools.gpu.prove import prove
+
+DTYPES = torch.float32, torch.bfloat16, torch.float16
+FAST = {(80, torch.float32), (90, torch.bfloat16)}
+SMALL = [call for name in OPERATORS for call in small_calls(name)]
+ODD = [call for name in OPERATORS for call in odd_calls(name)]
+CAPABILITIES = 80, 86, 89, 90, 120
+
+
+def check(call: Call, capability: int, dtype: torch.dtype):
+    proof = prove(call, capability, dtype)
+    assert not proof.fault and not proof.reports
+    assert proof.error <= 1
+    assert len(proof.launches) >= 3
+    for launch in proof.launches:
+        assert launch.counts['st'] + launch.counts['red'] + launch.counts['atom']
+
+
+def name_of(value) -> str | None:
+    return f'{value.operator}, {value}' if isinstance(value, Call) else None
+
+
+@pytest.mark.parametrize(
+    'capability, dtype',
+    [
+        pytest.param(
+            capability, dtype, id=f'sm_{capability}, {str(dtype)[6:]}',
+            marks=[] if (capability, dtype) in FAST else pytest.mark.slow,
+        )
+        for capability in (80, 90)
+        for dtype in DTYPES[:2]
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize('call', SMALL, ids=name_of)
+def test_small_calls(call, capability, dtype):
+    check(call, capability, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('capability', CAPABILITIES)
+@pytest.mark.parametrize('call, dtype', zip(ODD, cycle(DTYPES)), ids=name_of)
+def test_odd_shapes(call, dtype, capability):
+    check(call, capability, dtype)
+
+
+@pytest.mark.slow
+def test_what_is_broken_is_noticed():
+    """At least 95 % of 60 kernels with one mistake each fault, report or err."""
+    rows = mutants.run(60)
+    assert len(rows) == 60
+    missed = [str(mutant) for mutant, noticed in rows if not noticed]
+    assert len(missed) <= 3, missed

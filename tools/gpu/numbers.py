@@ -1,0 +1,100 @@
+"""Types of PTX: from the bits of a register to numbers of NumPy and back.
+
+Registers are unsigned integers of their width, and predicates booleans. 16-bit floats
+are computed in float32, and rounded where they are written.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+FLOAT = {32: np.float32, 64: np.float64}
+
+
+class Type(NamedTuple):
+    """Describe a type: its bits, and functions from bits to numbers and back."""
+
+    bits: int
+    decode: Callable
+    encode: Callable
+
+
+def _from_bf16(x):
+    return (x.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def _to_bf16(x):
+    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (bits + np.uint64(0x7FFF) + (bits >> np.uint64(16) & np.uint64(1))) >> 16
+    return np.where(np.isnan(x), np.uint16(0x7FFF), rounded.astype(np.uint16))
+
+
+def _from_f16(x):
+    return x.view(np.float16).astype(np.float32)
+
+
+def _to_f16(x):
+    return np.asarray(x, np.float32).astype(np.float16).view(np.uint16)
+
+
+def _from_tf32(x):
+    return (x & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def _to_tf32(x):
+    """Round to the nearest TF32 number, ties away from zero, and keep NaN."""
+    bits = np.asarray(x, np.float32).view(np.uint32)
+    return np.where(np.isnan(x), bits, bits + np.uint32(0x1000) & np.uint32(0xFFFFE000))
+
+
+HALVES = {'bf16': (_from_bf16, _to_bf16), 'f16': (_from_f16, _to_f16)}
+
+
+@functools.cache
+def type_of(name: str) -> Type:
+    """Return a type by its name, such as 'u32', 'bf16x2' or 'pred'."""
+    if name == 'pred':
+        return Type(1, lambda x: x, lambda x: np.asarray(x, np.bool_))
+    if name == 'tf32':
+        return Type(32, _from_tf32, _to_tf32)
+    if name in HALVES:
+        decode, encode = HALVES[name]
+        return Type(16, lambda x: decode(x.astype(np.uint16)), encode)
+    if name.endswith('x2'):
+        decode, encode = HALVES[name[:-2]]
+        return Type(32, functools.partial(_unpack, decode), _packer(encode))
+    kind, bits = name[0], int(name[1:])
+    unsigned = UNSIGNED[bits]
+    if kind in 'ub':
+        return Type(bits, lambda x: x.astype(unsigned), lambda x: x.astype(unsigned))
+    number = {'s': SIGNED, 'f': FLOAT}[kind][bits]
+    return Type(
+        bits,
+        lambda x: x.astype(unsigned).view(number),
+        lambda x: np.asarray(x).astype(number, copy=False).view(unsigned),
+    )
+
+
+def _unpack(decode, x):
+    return np.stack([decode(x.astype(np.uint16)), decode((x >> 16).astype(np.uint16))])
+
+
+def _packer(encode):
+    def pack(x):
+        low, high = (encode(part).astype(np.uint32) for part in x)
+        return low | high << np.uint32(16)
+
+    return pack
+
+
+def constant(text: str):
+    """Return the bits of a literal, as a Python integer or boolean."""
+    if text in ('true', 'false'):
+        return text == 'true'
+    if text[:2] in ('0f', '0F', '0d', '0D'):
+        return int(text[2:], 16)
+    return int(text.rstrip('U'), 0)
