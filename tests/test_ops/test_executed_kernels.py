@@ -16,7 +16,12 @@ pytest.importorskip('triton')
 if INTERPRETED:
     pytest.skip('the interpreter compiles no kernels', allow_module_level=True)
 
+from triton.backends.compiler import GPUTarget
+from triton.runtime import JITFunction, driver
+
+from tools.benchmark.compile_ahead import compile_call
 from tools.gpu import mutants
+from tools.gpu.compile import compile_launch, describe
 from tools.gpu.prove import prove
 
 DTYPES = torch.float32, torch.bfloat16, torch.float16
@@ -57,7 +62,7 @@ def test_small_calls(call, capability, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('capability', CAPABILITIES)
-@pytest.mark.parametrize('call, dtype', zip(ODD, cycle(DTYPES)), ids=name_of)
+@pytest.mark.parametrize('call, dtype', [*zip(ODD, cycle(DTYPES))], ids=name_of)
 def test_odd_shapes(call, dtype, capability):
     check(call, capability, dtype)
 
@@ -69,3 +74,36 @@ def test_what_is_broken_is_noticed():
     assert len(rows) == 60
     missed = [str(mutant) for mutant, noticed in rows if not noticed]
     assert len(missed) <= 3, missed
+
+
+class Device:
+    """Stand in for the driver of a device of sm_90."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget('cuda', 90, 32)
+
+    def get_current_device(self) -> int:
+        return 99  # whose compiled kernels no real device takes
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def test_what_is_executed_is_what_a_launch_compiles(monkeypatch):
+    """The code is the JIT's, and so is its place on disk after compiling ahead."""
+    launch, launched = JITFunction.run, []
+
+    def run(kernel, *args, grid, warmup, **kwargs):
+        compiled = launch(kernel, *args, grid=grid, warmup=True, **kwargs)
+        launched.append((compiled, describe(kernel, args, kwargs, grid)))
+
+    monkeypatch.setattr(JITFunction, 'run', run)
+    monkeypatch.setattr(type(driver), 'active', Device())
+    call = small_calls('neighborhood_attention')[0]
+    compile_call(call.operator, str(call), torch.float32, 90)
+    assert {described.kernel for _, described in launched} == {
+        '_fwd_kernel', '_bwd_queries_kernel', '_bwd_keys_kernel'
+    }  # fmt: skip
+    for compiled, described in launched:
+        executed = compile_launch(described, 90, assemble=False)
+        assert compiled.asm['ptx'] == executed.asm['ptx']

@@ -139,6 +139,9 @@ def _real_masked() -> list[Call]:
         dict(grid=(25, 42), num_special=0, B=1, M=4, D=128),
         dict(grid=(64, 83), num_special=0, B=1, M=1, D=32),
     ]
+    few = hard[0], hard[2]
+    masks = [(3, 'zero', hard), (3, 'neg_inf', few), (5, 'zero', few)]
+    masks += [(7, 'zero', few[1:]), (7, 'neg_inf', few[:1])]
     soft = [
         *both,
         dict(grid=(28, 28), num_special=0, B=4, M=6, D=128),
@@ -148,7 +151,8 @@ def _real_masked() -> list[Call]:
         *(_masked('soft', **shape) for shape in soft),
         *(
             _masked(fill, kernel_size=R, **shape)
-            for R, fill, shape in product((3, 5, 7), ('zero', 'neg_inf'), hard)
+            for R, fill, shapes in masks
+            for shape in shapes
         ),
     ]
 
@@ -201,8 +205,13 @@ def _real_deformable() -> list[Call]:
 
 
 def _real_neighborhood() -> list[Call]:
-    grids = (14, 14), (28, 28), (60, 50), (112, 112)
-    return [_neighborhood(grid=grid, K=7, B=1) for grid in grids]
+    sizes = [
+        dict(grid=(56, 56), B=8, M=2),
+        dict(grid=(14, 14), B=32, M=8),
+        dict(grid=(200, 334), B=1, M=2),
+        dict(grid=(50, 84), B=2, M=8),
+    ]
+    return [_neighborhood(K=7, D=32, **shape) for shape in sizes]
 
 
 REAL = {
@@ -239,6 +248,22 @@ def small_calls(operator: str) -> list[Call]:
         _ms_deform('offsets in boxes', True, shapes=((3, 4),), Q=5, P=2, **small),
         _neighborhood(grid=(6, 5), K=3, **small),
         _structure_aware(grid=(5, 7), K=2, **small),
+    ]
+    return [call for call in calls if call.operator == operator]
+
+
+def filled_calls(operator: str) -> list[Call]:
+    """Return small calls that fill a tile, so that little of a kernel is masked."""
+    small = dict(B=1, M=2, D=16)
+    calls = [
+        _neighborhood(grid=(9, 8), K=5, **small),
+        _deformable(True, grid=(7, 9), K=19, G=2, **small),
+        _landmark(N=70, L=17, E=3, **small),
+        _masked('zero', grid=(9, 8), num_special=1, **small),
+        _masked('soft', grid=(9, 8), num_special=1, **small),
+        _ms_deform('locations', False, shapes=((5, 4), (3, 2)), Q=9, P=2, **small),
+        _ms_deform('offsets in boxes', True, shapes=((5, 4),), Q=9, P=2, **small),
+        _structure_aware(grid=(7, 9), K=3, **small),
     ]
     return [call for call in calls if call.operator == operator]
 

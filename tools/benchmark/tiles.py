@@ -14,6 +14,7 @@ import torch
 from mmattn.cli.terminal import run_main
 from mmattn.ops.triton.launch import TILE_TABLES, TileTable
 from tools.benchmark import graphs, measure
+from tools.benchmark.check import launch_errors
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls, small_calls
 from tools.benchmark.tolerances import error_in_tolerances, run_with_grads
 
@@ -74,7 +75,7 @@ def trial(
             if error > 2:  # both results have rounding errors
                 return {'note': f'wrong by {error:.1f} tolerances'}
             tried = seconds()
-        except RuntimeError as error:  # so are all of Triton's
+        except launch_errors() as error:
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()  # raises where the context is broken
             return {'note': f'{type(error).__name__}: {error}'[:200]}

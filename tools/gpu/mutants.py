@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from mmattn.cli.terminal import run_main
-from tools.benchmark.real_shapes import OPERATORS, Call, small_calls
+from tools.benchmark.real_shapes import OPERATORS, Call, filled_calls
 from tools.gpu.prove import Proof, expected, prove
 
 DTYPES = {80: torch.bfloat16, 90: torch.float32}
@@ -66,7 +66,7 @@ KINDS: dict[str, list[tuple[str, Callable[[re.Match], str]]]] = {
         (rf'(sub\.f32\s+{REGISTER}, )({REGISTER}), ({REGISTER})', _swap),
         (rf'(mma\.sync\S+ \{{[^}}]*\}}, \{{ )({REGISTER}), ({REGISTER})', _swap),
         (rf'(selp\.\w+\s+{REGISTER}, )([^,;]+), ([^,;]+)', _swap),
-        (r'max\.f32', lambda found: 'min.f32'),
+        (r'add\.f32', lambda found: 'sub.f32'),
         (r'ex2\.approx\.ftz', lambda found: 'lg2.approx.ftz'),
     ],
     'wait': [
@@ -148,7 +148,7 @@ def judge(proof: Proof) -> str:
 
 def run(count: int, seed: int = 0, operators: Sequence[str] = OPERATORS) -> list[tuple]:
     """Return mutants, and how each was noticed."""
-    calls = [call for name in operators for call in small_calls(name)]
+    calls = [call for name in operators for call in filled_calls(name)]
     errors = {
         (call.operator, str(call), capability): expected(call, dtype)
         for call in calls

@@ -90,7 +90,9 @@ def num_bytes(values) -> int:
     return 0
 
 
-def operator_arguments(call: Call) -> tuple[Operator, tuple, dict]:
+def operator_arguments(
+    call: Call, dtype: torch.dtype = torch.bfloat16
+) -> tuple[Operator, tuple, dict]:
     """Return the operator, tensors on the meta device and settings of a call."""
     found = []
 
@@ -105,7 +107,7 @@ def operator_arguments(call: Call) -> tuple[Operator, tuple, dict]:
         mock.patch.object(Draw, 'exact', on_meta),
         mock.patch.object(Operator, '__call__', note),
     ):
-        call.function(*call.make_tensors(dtype=torch.bfloat16, device='meta'))
+        call.function(*call.make_tensors(dtype=dtype, device='meta'))
     return found[0]
 
 
