@@ -4,13 +4,19 @@ A report is a race, a read before its wait, or a read of what nothing wrote. A f
 an access out of bounds, a wrong barrier, or a loop without an end.
 """
 
+from functools import partial
 from itertools import cycle
 
+import compiled_extension
 import pytest
 import torch
 from interpreter import INTERPRETED
+from operator_cases import names_of
 
+from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
+from tools.benchmark.inputs import make_ms_deform_inputs
 from tools.benchmark.real_shapes import OPERATORS, Call, odd_calls, small_calls
+from tools.benchmark.tolerances import assert_close, run_with_grads
 
 pytest.importorskip('triton')
 if INTERPRETED:
@@ -22,8 +28,10 @@ from triton.runtime import JITFunction, driver
 from tools.benchmark.compile_ahead import compile_call
 from tools.gpu import mutants
 from tools.gpu.compile import compile_launch, describe
+from tools.gpu.cuda import executed_cuda
 from tools.gpu.prove import prove
 
+NAMES = names_of('ms_deform_attn')
 DTYPES = torch.float32, torch.bfloat16, torch.float16
 FAST = {(80, torch.float32), (90, torch.bfloat16)}
 SMALL = [call for name in OPERATORS for call in small_calls(name)]
@@ -65,6 +73,46 @@ def test_small_calls(call, capability, dtype):
 @pytest.mark.parametrize('call, dtype', [*zip(ODD, cycle(DTYPES))], ids=name_of)
 def test_odd_shapes(call, dtype, capability):
     check(call, capability, dtype)
+
+
+CUDA = {
+    'locations': dict(),
+    'boxes, width 71': dict(fused=True, boxes=True, D=71, P=3),
+    'points, two passes': dict(fused=True, D=264, Q=3, M=1),
+    'a slice': dict(D=33),
+}
+
+
+@pytest.mark.slow
+@compiled_extension.needs('nvcc')
+@compiled_extension.needs('c++')
+@pytest.mark.parametrize('capability', [80, 90])
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize('shape', CUDA.values(), ids=CUDA)
+def test_cuda_kernels(shape, dtype, capability):
+    library = compiled_extension.load_emulation()
+    shapes = (9, 7), (4, 3), (1, 1)
+    sizes = dict(shapes=shapes, Q=7, B=2, M=2, D=32, P=4) | shape
+    value, *others = make_ms_deform_inputs(dtype=dtype, **sizes)
+    if sizes['D'] == 33:
+        value = value[..., :32]  # whose rows are not aligned
+
+    def function(value, points, weights, reference, backend='cuda'):
+        if reference is None:
+            return ms_deform_attn(value, shapes, points, weights, backend=backend)
+        inputs = value, shapes, reference, points, weights
+        return fused_ms_deform_attn(*inputs, backend=backend)
+
+    inputs = value, *others
+    definition = partial(function, backend='reference')
+    out, grads = run_with_grads(definition, inputs, dtype=torch.float64)
+    with executed_cuda(library, capability) as launches:
+        actual, actual_grads = run_with_grads(function, inputs)
+    assert len(launches) == 2 and not any(launch.reports for launch in launches)
+    assert_close('out', out, actual)
+    for name, x, y in zip(NAMES, grads, actual_grads, strict=True):
+        if x is not None:
+            assert_close(name, x, y, dtype)
 
 
 @pytest.mark.slow

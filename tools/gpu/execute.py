@@ -50,9 +50,12 @@ class Poisoned(TorchDispatchMode):
 
 def run_grid(
     code: Code, parameters: bytes, memory: GlobalMemory, grid: Sequence[int],
-    shared_bytes: int, programs: Sequence[int] | None = None,
+    shared_bytes: int, threads: int | None = None,
+    programs: Sequence[int] | None = None,
 ) -> Executed:  # fmt: skip
     """Execute the programs of a grid, all unless some numbers are given.
+
+    `threads` of a program are the kernel's unless given.
 
     Raises:
         Fault: see there.
@@ -60,12 +63,13 @@ def run_grid(
     grid = (*grid, 1, 1)[:3]
     numbers = np.arange(np.prod(grid)) if programs is None else np.asarray(programs)
     done = Executed(code.kernel.name, grid, memory.reports.found, Counter())
-    batch = max(1, BATCH // code.kernel.threads)
+    threads = threads or code.kernel.threads
+    batch = max(1, BATCH // threads)
     for first in range(0, len(numbers), batch):
         some = numbers[first : first + batch]
         Machine(
-            code, memory, parameters, some, grid, shared_bytes, memory.reports,
-            done.counts,
+            code, memory, parameters, some, grid, threads, shared_bytes,
+            memory.reports, done.counts,
         ).run()  # fmt: skip
     return done
 

@@ -155,14 +155,14 @@ class Machine:
         parameters: bytes of the arguments.
         programs: their numbers.
         grid: sizes of the grid.
-        shared_bytes: shared memory of a program.
+        threads, shared_bytes: threads and shared memory of a program.
         reports, counts: get what is wrong, and what was executed.
     """
 
     def __init__(
         self, code: Code, memory: GlobalMemory, parameters: bytes,
-        programs: np.ndarray, grid: tuple[int, int, int], shared_bytes: int,
-        reports: Reports, counts: Counter,
+        programs: np.ndarray, grid: tuple[int, int, int], threads: int,
+        shared_bytes: int, reports: Reports, counts: Counter,
     ):  # fmt: skip
         self.code, self.memory, self.reports, self.counts = (
             code,
@@ -171,7 +171,7 @@ class Machine:
             counts,
         )
         self.parameters = np.frombuffer(parameters, np.uint8)
-        size = self.size = code.kernel.threads
+        size = self.size = threads
         count = self.count = len(programs) * size
         self.local_program = np.repeat(np.arange(len(programs)), size)
         program = np.repeat(np.asarray(programs, np.int64), size)

@@ -96,7 +96,9 @@ def space_of(x: Instruction) -> str:
 @decoder('ld')
 def load(x: Instruction, kernel: Kernel):
     targets, space = elements(x.operands[0]), space_of(x)
-    writes = [writer(target, x.type, kernel) for target in targets]
+    signed = x.type[0] == 's'  # extended to the width of the register
+    kinds = [f's{kernel.width(t)}' if signed else x.type for t in targets]
+    writes = [writer(*pair, kernel) for pair in zip(targets, kinds, strict=True)]
     address = addresser(x.operands[1], 32 if space == 'shared' else 64)
     described, size, count = type_of(x.type), type_of(x.type).bits // 8, len(targets)
 
