@@ -15,35 +15,21 @@ ROUNDINGS = {'rni': np.rint, 'rzi': np.trunc, 'rmi': np.floor, 'rpi': np.ceil}
 LOGIC = {'and': np.bitwise_and, 'or': np.bitwise_or, 'xor': np.bitwise_xor}
 
 
-def least(flags):
-    return np.minimum if 'NaN' in flags else np.fmin
-
-
-def most(flags):
-    return np.maximum if 'NaN' in flags else np.fmax
-
-
-def product(flags):
-    if 'hi' not in flags:
-        return np.multiply
-
-    def high(a, b):
-        a, b = np.asarray(a), np.asarray(b)
-        exact = a.astype(object) * b.astype(object)  # of any length
-        return np.asarray(exact >> 8 * a.itemsize).astype(a.dtype)
-
-    return high
-
-
-def divide(a, b):
-    """Return a / b, of integers rounded towards zero; x / 0 is any number."""
-    if a.dtype.kind == 'f':
-        return a / b
-    return (a - remainder(a, b)) // np.where(b == 0, 1, b).astype(b.dtype)
+def high_product(a, b):
+    a, b = np.asarray(a), np.asarray(b)
+    exact = a.astype(object) * b.astype(object)  # of any length
+    return np.asarray(exact >> 8 * a.itemsize).astype(a.dtype)
 
 
 def remainder(a, b):
     return np.fmod(a, np.where(b == 0, 1, b).astype(b.dtype))
+
+
+def quotient(a, b):
+    """Return a / b, of integers rounded towards zero; x / 0 is any number."""
+    if a.dtype.kind == 'f':
+        return a / b
+    return (a - remainder(a, b)) // np.where(b == 0, 1, b).astype(b.dtype)
 
 
 def fused(a, b, c):
@@ -53,34 +39,34 @@ def fused(a, b, c):
     return a * b + c
 
 
+def fused_down(a, b, c):
+    """Return a * b + c, rounded down."""
+    exact = np.float64(a) * b + c
+    near = exact.astype(np.float32)
+    return np.where(near > exact, np.nextafter(near, np.float32('-inf')), near)
+
+
 def shift_left(a, n):
     return np.where(n < 8 * a.itemsize, a << (n % (8 * a.itemsize)).astype(a.dtype), 0)
 
 
 def shift_right(a, n):
-    return (
-        a >> np.minimum(n, 8 * a.itemsize - 1).astype(a.dtype)
-        if (a.dtype.kind == 'i')
-        else np.where(
-            n < 8 * a.itemsize, a >> (n % (8 * a.itemsize)).astype(a.dtype), 0
-        )
-    )
+    last = 8 * a.itemsize - 1
+    shifted = a >> np.minimum(n, last).astype(a.dtype)
+    return shifted if a.dtype.kind == 'i' else np.where(n > last, 0, shifted)
 
 
-# Of operands of the type that ends the name: functions of its flags.
+# Of operands of the type that ends the name, and shifts by a number of bits.
 ELEMENTWISE = {
-    'add': lambda flags: np.add, 'sub': lambda flags: np.subtract, 'mul': product,
-    'div': lambda flags: divide, 'fma': lambda flags: fused, 'mad': lambda flags: fused,
-    'rem': lambda flags: remainder,
-    'min': least, 'max': most, 'neg': lambda flags: np.negative,
-    'abs': lambda flags: np.abs, 'not': lambda flags: np.invert,
-    **{name: lambda flags, f=f: f for name, f in LOGIC.items()},
-    'mov': lambda flags: lambda a: a, 'cvta': lambda flags: lambda a: a,
-    'ex2': lambda flags: np.exp2, 'lg2': lambda flags: np.log2,
-    'sqrt': lambda flags: np.sqrt, 'rsqrt': lambda flags: lambda a: 1 / np.sqrt(a),
-    'rcp': lambda flags: lambda a: 1 / a, 'sin': lambda flags: np.sin,
-    'cos': lambda flags: np.cos, 'tanh': lambda flags: np.tanh,
-    'copysign': lambda flags: lambda sign, a: np.copysign(a, sign),
+    'add': np.add, 'sub': np.subtract, 'mul': np.multiply, 'div': quotient,
+    'rem': remainder, 'fma': fused, 'mad': fused, 'neg': np.negative, 'abs': np.abs,
+    'not': np.invert, 'mov': lambda a: a, 'cvta': lambda a: a, 'ex2': np.exp2,
+    'lg2': np.log2, 'sqrt': np.sqrt, 'rcp': lambda a: 1 / a, 'min': np.fmin,
+    'max': np.fmax, 'shl': shift_left, 'shr': shift_right, **LOGIC,
+}  # fmt: skip
+WITH_FLAG = {
+    ('mul', 'hi'): high_product, ('fma', 'rm'): fused_down,
+    ('min', 'NaN'): np.minimum, ('max', 'NaN'): np.maximum,
 }  # fmt: skip
 
 
@@ -97,34 +83,28 @@ def simple(x: Instruction, kernel: Kernel, function, kinds, result: str):
 
 @decoder(*ELEMENTWISE)
 def elementwise(x: Instruction, kernel: Kernel):
-    count, function = len(x.operands) - 1, ELEMENTWISE[x.name[0]](x.name)
-    if x.name[0] in ('min', 'max') and count == 3:
-        two = function
-        function = lambda a, b, c: two(two(a, b), c)  # noqa: E731
+    name, kinds = x.name[0], [x.type] * (len(x.operands) - 1)
     if 'wide' in x.name:
-        return _wide(x, kernel, count)
-    if x.name[0] == 'mov' and '{' in ''.join(x.operands):
+        return _wide(x, kernel)
+    if name == 'mov' and '{' in ''.join(x.operands):
         return _pack_or_unpack(x, kernel)
-    if 'rm' in x.name and x.name[0] == 'fma':
-        function = _rounded_down
-    return simple(x, kernel, function, [x.type] * count, x.type)
+    flagged = [f for (n, flag), f in WITH_FLAG.items() if n == name and flag in x.name]
+    function = flagged[0] if flagged else ELEMENTWISE[name]
+    if name in ('shl', 'shr'):
+        kinds[1] = 'u32'
+    return simple(x, kernel, function, kinds, x.type)
 
 
-def _rounded_down(a, b, c):
-    exact = np.float64(a) * b + c
-    near = exact.astype(np.float32)
-    return np.where(near > exact, np.nextafter(near, np.float32('-inf')), near)
-
-
-def _wide(x: Instruction, kernel: Kernel, count: int):
-    """Multiply to twice the bits."""
+def _wide(x: Instruction, kernel: Kernel):
+    """Multiply to twice the bits, and add a number of those."""
     wide = f'{x.type[0]}{2 * type_of(x.type).bits}'
     number = {'s': SIGNED, 'u': UNSIGNED}[x.type[0]][type_of(wide).bits]
 
     def function(a, b, *c):
         return sum(c, a.astype(number) * b.astype(number))
 
-    return simple(x, kernel, function, [x.type, x.type, wide][:count], wide)
+    kinds = [x.type, x.type, wide][: len(x.operands) - 1]
+    return simple(x, kernel, function, kinds, wide)
 
 
 def _pack_or_unpack(x: Instruction, kernel: Kernel):
@@ -146,29 +126,9 @@ def _pack_or_unpack(x: Instruction, kernel: Kernel):
 
     def pack(machine, mask):
         values = [read(machine).astype(whole) for read in reads]
-        shifted = [value << whole(i * width) for i, value in enumerate(values)]
-        write(machine, np.bitwise_or.reduce(np.broadcast_arrays(*shifted)), mask)
+        write(machine, sum(v << whole(i * width) for i, v in enumerate(values)), mask)
 
     return pack
-
-
-@decoder('shl', 'shr')
-def shift(x: Instruction, kernel: Kernel):
-    function = shift_left if x.name[0] == 'shl' else shift_right
-    return simple(x, kernel, function, [x.type, 'u32'], x.type)
-
-
-@decoder('shf')
-def funnel_shift(x: Instruction, kernel: Kernel):
-    left, wraps = x.name[1] == 'l', 'wrap' in x.name
-
-    def function(low, high, n):
-        n = n.astype(np.uint64)
-        n = n % np.uint64(32) if wraps else np.minimum(n, np.uint64(32))
-        both = high.astype(np.uint64) << np.uint64(32) | low
-        return (both << n) >> np.uint64(32) if left else both >> n
-
-    return simple(x, kernel, function, ['u32'] * 3, 'u32')
 
 
 @decoder('bfe')
@@ -183,75 +143,20 @@ def extract(x: Instruction, kernel: Kernel):
     return simple(x, kernel, function, [x.type, 'u32', 'u32'], x.type)
 
 
-@decoder('bfi')
-def insert(x: Instruction, kernel: Kernel):
-    start, count = (int(n, 0) for n in x.operands[3:])
-    field = np.uint32(((1 << count) - 1) << start & 0xFFFFFFFF)
-
-    def function(a, b, *_):
-        return b & ~field | a << np.uint32(start) & field
-
-    return simple(x, kernel, function, ['b32', 'b32', 'u32', 'u32'], x.type)
-
-
-@decoder('prmt')
-def permute_bytes(x: Instruction, kernel: Kernel):
-    def function(a, b, selectors):
-        both = b.astype(np.uint64) << np.uint64(32) | a
-        result = np.uint32(0)
-        for i in range(4):
-            selector = selectors >> np.uint32(4 * i) & np.uint32(15)
-            shift = (selector & np.uint32(7)).astype(np.uint64) * np.uint64(8)
-            byte = (both >> shift).astype(np.uint32) & np.uint32(255)
-            sign = np.where(byte & np.uint32(128), np.uint32(255), np.uint32(0))
-            byte = np.where(selector & np.uint32(8), sign, byte)
-            result = result | byte << np.uint32(8 * i)
-        return result
-
-    return simple(x, kernel, function, ['b32'] * 3, 'b32')
-
-
-@decoder('lop3')
-def logic3(x: Instruction, kernel: Kernel):
-    table = int(x.operands[4], 0)
-
-    def function(*values):
-        terms = []
-        for i in range(8):
-            if table >> i & 1:
-                pairs = zip(values, (i & 4, i & 2, i & 1), strict=True)
-                terms.append(np.bitwise_and.reduce([v if b else ~v for v, b in pairs]))
-        return np.bitwise_or.reduce(terms)
-
-    x = x._replace(operands=x.operands[:4])
-    return simple(x, kernel, function, ['b32'] * 3, 'b32')
-
-
 @decoder('setp')
 def compare(x: Instruction, kernel: Kernel):
-    name, others, is_float = x.name[1], x.operands[3:], 'f' in x.type
+    name, is_float = x.name[1], 'f' in x.type
+    assert len(x.operands) == 3 and '|' not in x.operands[0], x
 
-    def function(a, b, other=None):
+    def function(a, b):
         unordered = (a != a) | (b != b) if is_float else np.bool_(False)
         if name in ('num', 'nan'):
-            result = unordered if name == 'nan' else ~unordered
-        elif name in COMPARISONS:
-            result = COMPARISONS[name](a, b) & ~unordered
-        else:
-            result = COMPARISONS[name[:-1]](a, b) | unordered
-        return result if other is None else LOGIC[x.name[2]](result, other)
+            return unordered if name == 'nan' else ~unordered
+        if name in COMPARISONS:
+            return COMPARISONS[name](a, b) & ~unordered
+        return COMPARISONS[name[:-1]](a, b) | unordered
 
-    kinds = [x.type, x.type, 'pred'][: 2 + len(others)]
-    readers = [reader(a, kind) for a, kind in zip(x.operands[1:], kinds, strict=True)]
-    targets = x.operands[0].split('|')
-    writes = [writer(target, 'pred', kernel) for target in targets]
-
-    def run(machine, mask):
-        result = function(*(read(machine) for read in readers))
-        for write, value in zip(writes, (result, ~result), strict=False):
-            write(machine, value, mask)
-
-    return run
+    return simple(x, kernel, function, [x.type] * 2, 'pred')
 
 
 @decoder('selp')
@@ -266,19 +171,23 @@ def select(x: Instruction, kernel: Kernel):
 def convert(x: Instruction, kernel: Kernel):
     to, source = x.name[-2:]
     if to.endswith('x2'):
-        return simple(x, kernel, lambda a, b: np.stack([b, a]), [source] * 2, to)
+        return simple(
+            x,
+            kernel,
+            lambda a, b: np.stack(np.broadcast_arrays(b, a)),
+            [source] * 2,
+            to,
+        )
     rounding = next((ROUNDINGS[flag] for flag in x.name if flag in ROUNDINGS), None)
     to_integer = to[0] in 'us' and 'f' in source
     number = {'s': SIGNED, 'u': UNSIGNED}[to[0]][type_of(to).bits] if to_integer else 0
 
     def function(a):
         a = rounding(a) if rounding else a
-        if 'sat' in x.name and not to_integer:
-            a = np.where(np.isnan(a), 0, np.clip(a, 0, 1))
         if to_integer:
             limits = np.iinfo(number)
             a = np.clip(np.float64(a), float(limits.min), float(limits.max))
             return np.where(np.isnan(a), 0, a).astype(number)
-        return a
+        return np.where(np.isnan(a), 0, np.clip(a, 0, 1)) if 'sat' in x.name else a
 
     return simple(x, kernel, function, [source], to)
