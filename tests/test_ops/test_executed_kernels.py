@@ -30,6 +30,7 @@ from tools.gpu import mutants
 from tools.gpu.compile import compile_launch, describe
 from tools.gpu.cuda import executed_cuda
 from tools.gpu.prove import prove
+from tools.gpu.report import passes
 
 NAMES = names_of('ms_deform_attn')
 DTYPES = torch.float32, torch.bfloat16, torch.float16
@@ -73,6 +74,15 @@ def test_small_calls(call, capability, dtype):
 @pytest.mark.parametrize('call, dtype', [*zip(ODD, cycle(DTYPES))], ids=name_of)
 def test_odd_shapes(call, dtype, capability):
     check(call, capability, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('call', SMALL, ids=name_of)
+def test_sm_100_compiles(call):
+    """Its products are not executed here: tcgen05 has a memory of its own."""
+    for launches, *_ in passes(call, 90).values():
+        for launch in launches:
+            assert compile_launch(launch, 100).asm['cubin']
 
 
 CUDA = {

@@ -3,7 +3,7 @@
 import numpy as np
 
 from .machine import decoder, reader, writer
-from .numbers import SIGNED, UNSIGNED, type_of
+from .numbers import SIGNED, UNSIGNED, constant, type_of
 from .ptx import Instruction, Kernel, elements
 
 COMPARISONS = {
@@ -141,6 +141,24 @@ def extract(x: Instruction, kernel: Kernel):
         return a << a.dtype.type(bits - start - count) >> a.dtype.type(bits - count)
 
     return simple(x, kernel, function, [x.type, 'u32', 'u32'], x.type)
+
+
+@decoder('prmt')
+def permute_bytes(x: Instruction, kernel: Kernel):
+    selectors = constant(x.operands[3])  # of all that we run
+    assert len(x.name) == 2, x
+
+    def function(a, b, _):
+        both, result = b.astype(np.uint64) << np.uint64(32) | a, np.uint32(0)
+        for i in range(4):
+            selector = selectors >> 4 * i & 15
+            byte = (both >> np.uint64(8 * (selector & 7))).astype(np.uint32) & 255
+            if selector & 8:  # its sign alone
+                byte = (byte >> 7) * np.uint32(255)
+            result = result | byte << np.uint32(8 * i)
+        return result
+
+    return simple(x, kernel, function, ['b32'] * 3, 'b32')
 
 
 @decoder('setp')
