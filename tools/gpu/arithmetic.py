@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from .formats import SIGNED, UNSIGNED, constant, type_of
 from .machine import decoder, reader, writer
-from .numbers import SIGNED, UNSIGNED, constant, type_of
 from .ptx import Instruction, Kernel, elements
 
 COMPARISONS = {

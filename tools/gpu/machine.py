@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from .formats import UNSIGNED, constant, type_of
 from .memory import WARP, GlobalMemory, Lanes, Region, Reports
-from .numbers import UNSIGNED, constant, type_of
 from .ptx import Instruction, Kernel
 
 MAX_STEPS = 1_000_000  # of a batch of programs

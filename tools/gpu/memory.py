@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from .numbers import UNSIGNED
+from .formats import UNSIGNED
 
 NOBODY, SEVERAL = -1, -2
 WARP = 32

@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 
+from .formats import UNSIGNED, type_of
 from .machine import Machine, addresser, decoder, reader, writer
 from .memory import WARP
-from .numbers import UNSIGNED, type_of
 from .ptx import Instruction, Kernel, elements
 from .transfers import (
     chosen_threads,

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from .formats import UNSIGNED, type_of
 from .machine import Machine, addresser, decoder, reader, writer
 from .memory import WARP
-from .numbers import UNSIGNED, type_of
 from .ptx import Instruction, Kernel, elements
 
 SECTOR, BANKS = 32, 32
