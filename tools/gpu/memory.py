@@ -213,8 +213,7 @@ class GlobalMemory:
 
     def __init__(self, reports: Reports, real: bool = False):
         self.reports, self.real = reports, real
-        self.regions: list[Region] = []
-        self.bases: list[int] = []
+        self.regions: list[tuple[int, Region]] = []  # in order of their addresses
         self.starts: dict[int, int] = {}
 
     def address(self, tensor: torch.Tensor, name: str) -> int:
@@ -222,13 +221,13 @@ class GlobalMemory:
         storage = tensor.untyped_storage()
         start = storage.data_ptr()
         if start not in self.starts:
-            base = start if self.real else GAP * (len(self.bases) + 1) + start % 256
+            base = start if self.real else GAP * (len(self.regions) + 1) + start % 256
             self.starts[start] = base
-            self.bases.append(base)
             memory = (ctypes.c_uint8 * storage.nbytes()).from_address(start)
             data = np.frombuffer(memory, np.uint8)
             grain = min(4, tensor.element_size())
-            self.regions.append(Region(data, grain, name, self.reports))
+            self.regions.append((base, Region(data, grain, name, self.reports)))
+            self.regions.sort(key=lambda pair: pair[0])
         return self.starts[start] + tensor.data_ptr() - start
 
     def parts(self, addresses: np.ndarray, size: int):
@@ -239,19 +238,16 @@ class GlobalMemory:
         """
         if (addresses % np.uint64(size)).any():
             raise self.reports.fault(f'misaligned access of {size} bytes')
-        order = np.argsort(self.bases)
-        bases = np.array(self.bases, np.uint64)[order]
+        bases = np.array([base for base, _ in self.regions], np.uint64)
         found = np.searchsorted(bases, addresses, 'right') - 1
-        offsets = addresses.astype(np.int64) - bases[found].astype(np.int64)
-        sizes = np.array([self.regions[i].data.size for i in order])
-        if (bad := (found < 0) | (offsets + size > sizes[found])).any():
-            first = np.flatnonzero(bad)[0]
-            name = self.regions[order[found[first]]].name
-            raise self.reports.fault(
-                f'out of bounds: {bad.sum()} threads, at byte {offsets[first]} of '
-                f'{name} with {sizes[found[first]]}'
-            )
         for i in np.unique(found):
+            base, region = self.regions[i]  # the last one for an address before all
             chosen = None if (found == i).all() else found == i
-            part = offsets if chosen is None else offsets[chosen]
-            yield self.regions[order[i]], chosen, part
+            part = addresses if chosen is None else addresses[chosen]
+            offsets = part.astype(np.int64) - base
+            if (bad := (offsets < 0) | (offsets + size > region.data.size)).any():
+                raise self.reports.fault(
+                    f'out of bounds: {bad.sum()} threads, at byte {offsets[bad][0]} of '
+                    f'{region.name} with {region.data.size}'
+                )
+            yield region, chosen, offsets

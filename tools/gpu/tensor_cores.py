@@ -92,7 +92,10 @@ def numbers(machine: Machine, reads, kind: str, threads: int) -> np.ndarray:
 
 
 def left_places(depth: int, per_register: int) -> list[tuple]:
-    """Return row and column of the numbers of the left operand, (16, depth)."""
+    """Return row and column of the numbers of the left operand, (16, depth).
+
+    The sums lie like a left operand of pairs.
+    """
     return [
         (ROW + row, first + per_register * COLUMN + i)
         for first in range(0, depth, 4 * per_register)
@@ -107,16 +110,6 @@ def right_places(depth: int, per_register: int) -> list[tuple]:
         (first + per_register * COLUMN + i, ROW)
         for first in range(0, depth, 4 * per_register)
         for i in range(per_register)
-    ]
-
-
-def sum_places(columns: int) -> list[tuple]:
-    """Return row and column of the sums, (16, columns)."""
-    return [
-        (ROW + row, first + 2 * COLUMN + i)
-        for first in range(0, columns, 8)
-        for row in (0, 8)
-        for i in range(2)
     ]
 
 
@@ -148,7 +141,7 @@ def multiply(x: Instruction, kernel: Kernel):
     writes = [writer(target, 'f32', kernel) for target in sums]
     left, right = ([reader(r, 'b32') for r in registers] for registers in (left, right))
     before = [reader(register, 'f32') for register in before]
-    places = sum_places(columns)
+    places = left_places(columns, 2)
 
     def run(machine: Machine, mask):
         machine.whole_warps(mask, 'mma')
@@ -186,7 +179,7 @@ def multiply_asynchronously(x: Instruction, kernel: Kernel):
     right, adds = reader(right, 'b64'), reader(adds, 'pred')
     before = [reader(register, 'f32') for register in sums]
     writes = [writer(register, 'f32', kernel) for register in sums]
-    places = by_warps(sum_places(columns))
+    places = by_warps(left_places(columns, 2))
 
     def run(machine: Machine, mask):
         machine.whole_warps(mask, 'wgmma')
