@@ -92,6 +92,11 @@ def elementwise(x: Instruction, kernel: Kernel):
     function = flagged[0] if flagged else ELEMENTWISE[name]
     if name in ('shl', 'shr'):
         kinds[1] = 'u32'
+    if name == 'fma' and 'f32' in x.name[:-1]:  # of halves, to float32
+        return simple(x, kernel, function, [x.type, x.type, 'f32'], 'f32')
+    if name in ('min', 'max') and len(kinds) == 3:  # from sm_100 on
+        of_two = function
+        function = lambda a, b, c: of_two(of_two(a, b), c)  # noqa: E731
     return simple(x, kernel, function, kinds, x.type)
 
 
@@ -122,7 +127,9 @@ def _pack_or_unpack(x: Instruction, kernel: Kernel):
                 write(machine, value >> whole(i * width), mask)
 
         return unpack
-    reads, write = [reader(p, part) for p in parts], writer(target, x.type, kernel)
+    undefined = (1 << width) - 1  # a half that is not used may be; this is NaN
+    reads = [reader(p, part, undefined) for p in parts]
+    write = writer(target, x.type, kernel)
 
     def pack(machine, mask):
         values = [read(machine).astype(whole) for read in reads]

@@ -65,8 +65,7 @@ def type_of(name: str) -> Type:
         decode, encode = HALVES[name]
         return Type(16, lambda x: decode(x.astype(np.uint16)), encode)
     if name.endswith('x2'):
-        decode, encode = HALVES[name[:-2]]
-        return Type(32, functools.partial(_unpack, decode), _packer(encode))
+        return _pair(type_of(name[:-2]))
     kind, bits = name[0], int(name[1:])
     unsigned = UNSIGNED[bits]
     if kind in 'ub':
@@ -79,16 +78,20 @@ def type_of(name: str) -> Type:
     )
 
 
-def _unpack(decode, x):
-    return np.stack([decode(x.astype(np.uint16)), decode((x >> 16).astype(np.uint16))])
+def _pair(part: Type) -> Type:
+    """Return the type of two numbers in a register, stacked in a new first axis."""
+    narrow, wide = UNSIGNED[part.bits], UNSIGNED[2 * part.bits]
 
+    def decode(x):
+        halves = x, x >> wide(part.bits)
+        numbers = [part.decode(half.astype(narrow)) for half in halves]
+        return np.stack(numbers).reshape(2, -1)  # one column if the same for all
 
-def _packer(encode):
-    def pack(x):
-        low, high = (encode(part).astype(np.uint32) for part in x)
-        return low | high << np.uint32(16)
+    def encode(x):
+        low, high = (part.encode(half).astype(wide) for half in x)
+        return low | high << wide(part.bits)
 
-    return pack
+    return Type(2 * part.bits, decode, encode)
 
 
 def constant(text: str):

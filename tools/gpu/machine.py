@@ -33,14 +33,17 @@ def decoder(*names: str) -> Callable[[Callable], Callable]:
     return register
 
 
-def reader(operand: str, kind: str) -> Callable:
-    """Return a function of a machine that returns an operand as numbers of a type."""
+def reader(operand: str, kind: str, default: int | None = None) -> Callable:
+    """Return a function of a machine that returns an operand as numbers of a type.
+
+    A register that was never written is a fault, unless there is a default for it.
+    """
     described = type_of(kind)
     if operand.startswith('!'):
         inner = reader(operand[1:], kind)
         return lambda machine: ~inner(machine)
     if operand.startswith('%'):
-        return lambda machine: described.decode(machine.register(operand))
+        return lambda machine: described.decode(machine.register(operand, default))
     if re.match(r'[A-Za-z_$]', operand) and operand not in ('true', 'false'):
         return lambda machine: described.decode(machine.symbol(operand))
     value = constant(operand)
@@ -197,11 +200,12 @@ class Machine:
         self.copies, self.products = Pending(count), Pending(count)
         self.fresh: set[str] = set()  # registers written since wgmma.fence
 
-    def register(self, name: str):
-        try:
-            return self.registers[name]
-        except KeyError:
-            raise self.reports.fault(f'{name} was never written') from None
+    def register(self, name: str, default: int | None = None):
+        if name not in self.registers:
+            if default is None:
+                raise self.reports.fault(f'{name} was never written')
+            return UNSIGNED[self.code.kernel.width(name)](default)
+        return self.registers[name]
 
     def symbol(self, name: str):
         """Return the address of a parameter, or of shared memory, which starts at 0."""
