@@ -4,6 +4,7 @@ import ctypes
 import functools
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,11 +34,12 @@ NAMESPACE = re.compile(r'(\w+|\(anonymous namespace\)|\{anonymous\})::')
 def compile_cuda(capability: int) -> dict[str, Code]:
     """Return the CUDA kernels by their names in C++, without namespaces."""
     include = Path(torch.__file__).parent / 'include'
-    text = subprocess.run(
-        ['nvcc', '-ptx', f'-arch=sm_{capability}', *FLAGS, f'-I{include}']
-        + [str(SOURCE), '-o', '/dev/stdout'],
-        check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, 'kernels.ptx')
+        command = ['nvcc', '-ptx', f'-arch=sm_{capability}', *FLAGS, f'-I{include}']
+        command += [str(SOURCE), '-o', str(output)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        text = output.read_text()
     symbols = [found[1] for found in ENTRY.finditer(text)]
     names = subprocess.run(
         ['c++filt', *symbols], check=True, capture_output=True, text=True
