@@ -25,6 +25,7 @@ COMMANDS = {
     ),
     'flops': ('cli.flops', 'print parameters and FLOPs, module by module'),
     'models': ('cli.models', 'list the configs'),
+    'tune': ('cli.tune', 'choose the tiles of kernels by time on this GPU'),
     'weights': ('cli.weights', 'list, download and verify published weights'),
     'env': ('cli.env', 'print versions, backends and problems of this environment'),
     'run': ('cli.run', "run another package's script after `import mmattn`"),

@@ -79,7 +79,7 @@ def load_extension():
 
 
 @functools.cache
-def load_emulation():
+def load_emulation() -> Path:
     """Makes `torch.ops.mmattn_emulated`: the CUDA kernels for tensors on a CPU."""
     path = new_folder() / 'cuda_on_cpu.so'
     run(
@@ -89,6 +89,7 @@ def load_emulation():
         + [f'-L{TORCH / "lib"}', '-ltorch', '-ltorch_cpu', '-lc10']
     )
     torch.ops.load_library(path)
+    return path
 
 
 def cuda_home() -> str:

@@ -1,7 +1,7 @@
 // Runs the CUDA kernels of multi-scale deformable attention on a CPU, to test what they
 // compute where there is no GPU: indices, masks, shuffles, shared memory. Threads of a
 // block are fibers; one that waits for its warp hands over to the next. Races between
-// warps, alignment and speed are not what this shows.
+// warps, alignment and speed are not what this shows: an executor may take the launches.
 #include <ucontext.h>
 
 #include <cmath>
@@ -22,6 +22,8 @@
 #define MMATTN_LAUNCH(kernel, plan, stream, parameters) \
   emulated::launch(                                     \
       [&] { kernel(parameters); },                      \
+      emulated::name<kernel>(),                         \
+      parameters,                                       \
       plan.blocks,                                      \
       plan.passes,                                      \
       plan.threads,                                     \
@@ -95,9 +97,25 @@ static void meet() {
   }
 }
 
-template <class F>
+// What executes a launch in place of the fibers, if it is set.
+using Executor = void (*)(
+    const char* name, const void* parameters, int64_t size, int64_t blocks,
+    int64_t passes, int64_t threads, int64_t shared);
+static Executor executor = nullptr;
+
+template <auto kKernel>
+const char* name() {
+  return __PRETTY_FUNCTION__;
+}
+
+template <class F, class P>
 void launch(
-    const F& kernel, int64_t blocks, int64_t passes, int threads, int64_t bytes) {
+    const F& kernel, const char* name, const P& parameters, int64_t blocks,
+    int64_t passes, int threads, int64_t bytes) {
+  if (executor != nullptr) {
+    return executor(
+        name, &parameters, sizeof(parameters), blocks, passes, threads, bytes);
+  }
   body = &kernel;
   run_thread = [](const void* f) { (*static_cast<const F*>(f))(); };
   blockDim = {static_cast<unsigned>(threads), 1};
@@ -149,6 +167,10 @@ static float __shfl_xor_sync(unsigned, float x, int mask) {
 }
 
 #include "ms_deform_attn_cuda_launch.cuh"
+
+extern "C" void mmattn_set_executor(emulated::Executor executor) {
+  emulated::executor = executor;
+}
 
 namespace mmattn {
 namespace {

@@ -18,7 +18,7 @@ from mmattn.ops.triton.launch import cdiv
 from tools.benchmark.inputs import Draw
 from tools.benchmark.real_shapes import PYRAMID
 from tools.benchmark.tolerances import deterministic
-from tools.dev.aot import ptx, record_launches, resources
+from tools.gpu.compile import ptx, record_launches, resources
 
 pytest.importorskip('triton')
 

@@ -7,11 +7,20 @@
 tests' tolerance, from the definition in float64: up to 1 is right. `equal_runs` says
 whether three runs in deterministic mode, where every kernel of Triton promises it, are
 equal bit by bit. The exit status is 1 if a call is wrong or raises an error.
+
+Each call is named before it runs. An error that the process does not survive, such as
+an illegal address, is that call's row, and a new process goes on after it if there is
+--csv.
 """
 
+import argparse
+import importlib.util
 import inspect
-from collections.abc import Iterator
-from itertools import cycle
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import chain, cycle
+from typing import NamedTuple
 
 import torch
 
@@ -29,6 +38,31 @@ from tools.benchmark.tolerances import (
 DTYPES = (torch.bfloat16, torch.float32, torch.float16)
 NOT_FOR_GPUS = (REFERENCE, 'torch', 'cpp')
 RUNS = 3
+
+
+class Comparison(NamedTuple):
+    """Describe what is compared with the definition."""
+
+    call: Call
+    backend: str
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix('torch.')
+        return f'{self.call.operator}, {self.backend}, {dtype}, {self.call}'
+
+
+class ContextLost(Exception):
+    """Tell how many comparisons were done when the device stopped to work."""
+
+
+def launch_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of kernels that do not compile, start or end."""
+    if importlib.util.find_spec('triton') is None:
+        return (RuntimeError,)
+    from triton.runtime.errors import TritonError
+
+    return RuntimeError, TritonError
 
 
 def kernels(call: Call, device: str) -> list[str]:
@@ -68,8 +102,10 @@ def runs_equal(call: Call, tensors: list) -> bool:
     return all(all(map(torch.equal, first, other)) for other in others)
 
 
-def rows(operators: list[str], device: str, quick: bool) -> Iterator[dict]:
-    """Yield a row of each call and backend, in one dtype and then in the others.
+def comparisons(
+    operators: Sequence[str], device: str, quick: bool
+) -> Iterator[Comparison]:
+    """Yield each call and backend, in one dtype and then in the others.
 
     If `quick`, calls are small ones in float32 and, on a GPU, a real one in bfloat16.
     """
@@ -83,27 +119,76 @@ def rows(operators: list[str], device: str, quick: bool) -> Iterator[dict]:
             calls += real_calls(operator)[: 1 if quick else None]
         for dtypes in turns:
             for call, dtype in zip(calls, dtypes, strict=False):
-                for backend in backends:
-                    row = dict(operator=operator, backend=backend)
-                    row |= dict(dtype=str(dtype).removeprefix('torch.'), call=str(call))
-                    try:
-                        row |= compare(call, backend, dtype, device)
-                    except torch.OutOfMemoryError:
-                        row['note'] = 'not compared: too little memory'
-                    except RuntimeError as error:  # so are all of Triton's
-                        note = f'{type(error).__name__}: {error}'.splitlines()[0]
-                        row |= dict(passed=False, note=note)
-                    yield row
+                yield from (Comparison(call, backend, dtype) for backend in backends)
+
+
+def rows(planned: Sequence[Comparison], device: str, first: int = 0) -> Iterator[dict]:
+    """Yield a row of each comparison from a first one on.
+
+    Raises:
+        ContextLost: the device does not work any more in this process.
+    """
+    errors = launch_errors()
+    for i, comparison in enumerate(planned[first:], first + 1):
+        measure.progress(f'{i} of {len(planned)}: {comparison}')
+        call, backend, dtype = comparison
+        row = dict(operator=call.operator, backend=backend)
+        row |= dict(dtype=str(dtype).removeprefix('torch.'), call=str(call))
+        try:
+            row |= compare(call, backend, dtype, device)
+        except torch.OutOfMemoryError:
+            row['note'] = 'not compared: too little memory'
+        except errors as error:
+            note = f'{type(error).__name__}: {error}'.splitlines()[0]
+            row |= dict(passed=False, note=note)
+        yield row
+        if row.get('passed') is False and not device_works():
+            raise ContextLost(i)
+
+
+def device_works() -> bool:
+    """Return whether this process can still use the GPU, if it did."""
+    try:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+def earlier_rows(args) -> list[dict]:
+    """Return the rows of the processes before this one."""
+    if not args.first:
+        return []
+    columns = 'operator', 'backend', 'dtype', 'call', 'error', 'of', 'equal_runs'
+    found = []
+    for row in measure.read_csv(args.csv):
+        found.append({k: row[k] for k in (*columns, 'note') if row.get(k)})
+        if passed := row.get('passed'):
+            found[-1]['passed'] = passed == 'True'
+    return found
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = measure.make_parser(__doc__, device='cuda')
     parser.add_argument('operators', nargs='*', metavar='OPERATOR', help='default: all')
+    parser.add_argument('--first', type=int, default=0, help=argparse.SUPPRESS)
     args = measure.parse(parser, argv)
     if unknown := set(args.operators) - set(OPERATORS):
         parser.error(f'OPERATOR must be of {OPERATORS}, got {sorted(unknown)}')
-    found = rows(args.operators or list(OPERATORS), args.device, args.quick)
-    found = measure.report(found, args, title='Checks')
+    operators = args.operators or OPERATORS
+    planned = [*comparisons(operators, args.device, args.quick)]
+    found = chain(earlier_rows(args), rows(planned, args.device, args.first))
+    try:
+        found = measure.report(found, args, title='Checks')
+    except ContextLost as lost:
+        if args.csv is None:
+            raise
+        done = lost.args[0]
+        measure.progress(f'the device stopped; a new process goes on after {done}')
+        os.execv(sys.executable, [*sys.orig_argv, '--first', str(done)])
+    compared = sum('error' in row or row.get('passed') is False for row in found)
+    print(f'compared {compared} of {len(planned)}')
     return int(not found or any(row.get('passed') is False for row in found))
 
 

@@ -3,11 +3,12 @@
     python -m tools.benchmark.gpu_report
     python -m tools.benchmark.gpu_report --minutes 20 --out reports/h200
 
-Requires PyTorch with CUDA, Triton, timm and this checkout. Packages of OpenMMLab are
-optional. Each part runs commands of the other benchmarks within its share of the time,
-and `report.md` is written anew after each command, from the csv files of all, so an
-interrupted run leaves what was done. A command that fails is listed with the end of its
-output, and the others go on. The exit status is 1 if a result was wrong.
+Requires PyTorch with CUDA, Triton, timm, rich and this checkout. Packages of OpenMMLab
+are optional. Each part runs commands of the other benchmarks within its share of the
+time, and `report.md` is written anew after each command, from the csv files of all, so
+an interrupted run leaves what was done. A command that fails is listed with the end of
+its output, and the others go on. The verdict and the exit status are `right` (0),
+`wrong` (1) if a result was, or `undecided` (2) if not all was compared.
 
 `--dry-run` runs small shapes on a CPU under Triton's interpreter.
 """
@@ -16,6 +17,8 @@ import argparse
 import importlib.util
 import itertools
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +34,7 @@ from tools.benchmark.measure import ROOT, read_csv
 from tools.benchmark.real_shapes import OPERATORS
 
 MAX_ROWS, MAX_OUTPUT = 400, 3000  # of a table and of a failure in report.md
+VERDICTS = {'right': 0, 'wrong': 1, 'undecided': 2}  # and the exit status
 DETERMINISTIC = {'CUBLAS_WORKSPACE_CONFIG': ':4096:8'}  # matrix products of cuBLAS
 INTERPRETED = dict(
     TRITON_INTERPRET='1', MMATTN_BACKEND='triton', CUDA_VISIBLE_DEVICES=''
@@ -111,6 +115,7 @@ PARTS = {
         },
         '--quick',
     ),
+    'compile': Part(20, {'compile': 'tools.benchmark.compile_ahead'}),
     'correctness': Part(
         28,
         {f'{name}_check': f'tools.benchmark.check {name}' for name in OPERATORS},
@@ -135,12 +140,33 @@ class Outcome:
     name: str
     failure: str = ''
     output: str = ''
+    is_stopped: bool = False
 
     @property
     def is_wrong(self) -> bool:
-        if not self.failure or self.failure.startswith('stopped'):
+        if not self.failure or self.is_stopped:
             return False  # a slow command is no wrong one
         return PARTS[self.part].critical or 'AssertionError' in self.output
+
+    @property
+    def is_critical(self) -> bool:
+        return PARTS[self.part].critical
+
+    @property
+    def undecided(self) -> str:
+        """Return what was not compared, or an empty string."""
+        if not self.is_critical:
+            return ''
+        ended = re.findall(r'^compared (\d+) of (\d+)$', self.output, re.M)
+        if ended and ended[-1][0] == ended[-1][1] and not self.is_stopped:
+            return ''
+        if ended:
+            return f'compared {ended[-1][0]} of {ended[-1][1]}'
+        started = re.findall(r'^(\d+) of (\d+): (.*)$', self.output, re.M)
+        if not started:
+            return 'compared nothing'
+        number, total, call = started[-1]
+        return f'compared {int(number) - 1} of {total}, in progress: {call}'
 
 
 def run_command(part: str, name: str, seconds: float, args) -> Outcome:
@@ -152,26 +178,29 @@ def run_command(part: str, name: str, seconds: float, args) -> Outcome:
     command = [sys.executable, '-m', *words.split(), *options.split()]
     if part != 'device':
         command += ['--csv', str(args.out / f'{name}.csv')]
-    failure, start = '', time.monotonic()
+    outcome, start = Outcome(part, name), time.monotonic()
     with (args.out / f'{name}.log').open('w+') as log:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
         try:
-            status = subprocess.run(
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdout=log,
-                stderr=log,
-                timeout=max(1.0, seconds),
-            ).returncode
-            failure = f'ended with status {status}' if status else ''
+            status = process.wait(max(1.0, seconds))
+            outcome.failure = f'ended with status {status}' if status else ''
         except subprocess.TimeoutExpired:
-            failure = f'stopped after {seconds:.0f} s, its share of the time'
+            os.killpg(process.pid, signal.SIGKILL)  # with those that it started
+            process.wait()
+            outcome.failure = f'stopped after {seconds:.0f} s, its share of the time'
+            outcome.is_stopped = True
         log.seek(0)
-        output = log.read()[-MAX_OUTPUT:]
-    print(
-        f'  {name}: {failure or "done"}, {time.monotonic() - start:.0f} s', flush=True
-    )
-    return Outcome(part, name, failure, output)
+        outcome.output = log.read()[-MAX_OUTPUT:]
+    ended = outcome.failure or outcome.undecided or 'done'
+    print(f'  {name}: {ended}, {time.monotonic() - start:.0f} s', flush=True)
+    return outcome
 
 
 def run_part(part: str, until: float, args) -> Iterator[Outcome]:
@@ -184,7 +213,7 @@ def run_part(part: str, until: float, args) -> Iterator[Outcome]:
     lacking = [n for n in REQUIRED.get(part, ()) if not importlib.util.find_spec(n)]
     if lacking or (args.dry_run and PARTS[part].small is None):
         why = f'not installed: {", ".join(lacking)}' if lacking else 'not in a dry run'
-        yield Outcome(part, part, f'stopped: {why}')
+        yield Outcome(part, part, why, is_stopped=True)
         return
     at_once = max(1, min(8, os.cpu_count() // 2)) if PARTS[part].parallel else 1
     print(f'{part}: at most {until - time.monotonic():.0f} s', flush=True)
@@ -222,13 +251,25 @@ def as_table(rows: list[dict]) -> Iterator[str]:
         yield f'| {" | ".join(cell.replace("|", "/") for cell in cells)} |'
 
 
-def report(outcomes: list[Outcome], args) -> list[str]:
-    """Write report.md, and return what was wrong."""
+def verdict_of(wrong: list, undecided: list, outcomes: list[Outcome]) -> str:
+    """Return `wrong`, `undecided` or `right`."""
+    if wrong:
+        return 'wrong'
+    compared = any(outcome.is_critical for outcome in outcomes)
+    return 'undecided' if undecided or not compared else 'right'
+
+
+def report(outcomes: list[Outcome], args) -> tuple[str, list[str]]:
+    """Write report.md, and return the verdict and what was wrong or undecided."""
     wrong = wrong_results(outcomes, args.out)
+    undecided = [f'{o.name}: {o.undecided}' for o in outcomes if o.undecided]
     failed = [outcome for outcome in outcomes if outcome.failure]
     kind = 'dry run' if args.dry_run else f'at most {args.minutes:g} minutes'
     lines = ['# GPU report', '', f'{time.strftime("%Y-%m-%d %H:%M")}, {kind}', '']
-    lines += [f'- wrong results: {len(wrong)}', *(f'- **wrong**: {w}' for w in wrong)]
+    verdict = verdict_of(wrong, undecided, outcomes)
+    lines += [f'**Verdict: {verdict}**', '', f'- wrong results: {len(wrong)}']
+    lines += [f'- **wrong**: {text}' for text in wrong]
+    lines += [f'- **undecided**: {text}' for text in undecided]
     lines += [f'- {o.name}: {o.failure}' for o in failed]
     for outcome in outcomes:
         path = args.out / f'{outcome.name}.csv'
@@ -238,7 +279,9 @@ def report(outcomes: list[Outcome], args) -> list[str]:
         if outcome.output and (outcome.failure or outcome.part in ('device', 'tiles')):
             lines += ['', '```', outcome.output.strip(), '```']
     (args.out / 'report.md').write_text('\n'.join(lines) + '\n')
-    return wrong
+    return verdict, [f'wrong: {x}' for x in wrong] + [
+        f'undecided: {x}' for x in undecided
+    ]
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
@@ -267,17 +310,19 @@ def main(argv: list[str] | None = None) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     for path in [*args.out.glob('*.csv'), *args.out.glob('*.log')]:
         path.unlink()
-    end, outcomes, wrong = time.monotonic() + 60 * args.minutes, [], []
+    end, outcomes = time.monotonic() + 60 * args.minutes, []
+    verdict, reasons = report(outcomes, args)
     for i, part in enumerate(args.parts):
         now, shares = time.monotonic(), [PARTS[p].share for p in args.parts[i:]]
         until = now + max(0.0, end - now) * shares[0] / sum(shares)
         for outcome in run_part(part, until, args):
             outcomes.append(outcome)
-            wrong = report(outcomes, args)
+            verdict, reasons = report(outcomes, args)
     print(f'wrote {args.out / "report.md"}')
-    for failure in wrong:
-        print(f'WRONG: {failure}', file=sys.stderr)
-    return int(bool(wrong))
+    for reason in reasons:
+        print(reason, file=sys.stderr)
+    print(f'verdict: {verdict}')
+    return VERDICTS[verdict]
 
 
 if __name__ == '__main__':

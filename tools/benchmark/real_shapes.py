@@ -139,6 +139,9 @@ def _real_masked() -> list[Call]:
         dict(grid=(25, 42), num_special=0, B=1, M=4, D=128),
         dict(grid=(64, 83), num_special=0, B=1, M=1, D=32),
     ]
+    few = hard[0], hard[2]
+    masks = [(3, 'zero', hard), (3, 'neg_inf', few), (5, 'zero', few)]
+    masks += [(7, 'zero', few[1:]), (7, 'neg_inf', few[:1])]
     soft = [
         *both,
         dict(grid=(28, 28), num_special=0, B=4, M=6, D=128),
@@ -148,7 +151,8 @@ def _real_masked() -> list[Call]:
         *(_masked('soft', **shape) for shape in soft),
         *(
             _masked(fill, kernel_size=R, **shape)
-            for R, fill, shape in product((3, 5, 7), ('zero', 'neg_inf'), hard)
+            for R, fill, shapes in masks
+            for shape in shapes
         ),
     ]
 
@@ -201,8 +205,13 @@ def _real_deformable() -> list[Call]:
 
 
 def _real_neighborhood() -> list[Call]:
-    grids = (14, 14), (28, 28), (60, 50), (112, 112)
-    return [_neighborhood(grid=grid, K=7, B=1) for grid in grids]
+    sizes = [
+        dict(grid=(56, 56), B=8, M=2),
+        dict(grid=(14, 14), B=32, M=8),
+        dict(grid=(200, 334), B=1, M=2),
+        dict(grid=(50, 84), B=2, M=8),
+    ]
+    return [_neighborhood(K=7, D=32, **shape) for shape in sizes]
 
 
 REAL = {
@@ -239,5 +248,52 @@ def small_calls(operator: str) -> list[Call]:
         _ms_deform('offsets in boxes', True, shapes=((3, 4),), Q=5, P=2, **small),
         _neighborhood(grid=(6, 5), K=3, **small),
         _structure_aware(grid=(5, 7), K=2, **small),
+    ]
+    return [call for call in calls if call.operator == operator]
+
+
+def filled_calls(operator: str) -> list[Call]:
+    """Return small calls that fill a tile, so that little of a kernel is masked."""
+    small = dict(B=1, M=2, D=16)
+    calls = [
+        _neighborhood(grid=(9, 8), K=5, **small),
+        _deformable(True, grid=(7, 9), K=19, G=2, **small),
+        _landmark(N=70, L=17, E=3, **small),
+        _masked('zero', grid=(9, 8), num_special=1, **small),
+        _masked('soft', grid=(9, 8), num_special=1, **small),
+        _ms_deform('locations', False, shapes=((5, 4), (3, 2)), Q=9, P=2, **small),
+        _ms_deform('offsets in boxes', True, shapes=((5, 4),), Q=9, P=2, **small),
+        _structure_aware(grid=(7, 9), K=3, **small),
+    ]
+    return [call for call in calls if call.operator == operator]
+
+
+def odd_calls(operator: str) -> list[Call]:
+    """Return calls whose sizes fit no tile, with every form of an operator."""
+    maps = ((9, 7), (4, 3), (1, 1))
+    calls = [
+        _neighborhood(grid=(13, 17), K=7, B=2, M=2, D=32),
+        _neighborhood(grid=(9, 11), K=5, B=1, M=3, D=20),
+        _neighborhood(grid=(13, 13), K=13, B=1, M=1, D=64),
+        _deformable(True, grid=(9, 13), K=70, B=2, M=4, G=2, D=32),
+        _deformable(False, grid=(7, 11), K=33, B=1, M=3, G=3, D=48, table_size=(9, 5)),
+        _deformable(True, grid=(1, 1), K=1, B=1, M=1, G=1, D=5),
+        _landmark(B=2, N=70, L=17, M=3, D=8, E=5),
+        _landmark(B=1, N=67, L=70, M=2, D=16, E=None),
+        _landmark(B=1, N=130, L=49, M=10, D=32, E=20),
+        _masked('zero', grid=(9, 13), num_special=2, B=2, M=2, D=48),
+        _masked('neg_inf', grid=(7, 5), num_special=0, B=1, M=3, D=32, kernel_size=5),
+        _masked('soft', grid=(9, 13), num_special=1, B=2, M=2, D=48),
+        _masked('soft', grid=(12, 11), num_special=2, B=1, M=1, D=128, kernel_size=5),
+        _ms_deform(
+            'offsets from points', False, shapes=maps, Q=37, B=2, M=3, D=32, P=4
+        ),
+        _ms_deform('offsets in boxes', True, shapes=maps, Q=19, B=2, M=2, D=71, P=3),
+        _ms_deform('locations', False, shapes=maps, Q=19, B=1, M=2, D=30, P=3),
+        _structure_aware(grid=(7, 7), B=2, M=3, D=16, K=8),
+        _structure_aware(grid=(14, 14), B=1, M=2, D=16, K=3),
+        _structure_aware(grid=(28, 9), B=1, M=1, D=16, K=2),
+        _structure_aware(grid=(2, 3, 4), B=1, M=2, D=5, K=3),
+        _structure_aware(grid=(5, 66), B=1, M=1, D=16, K=2),
     ]
     return [call for call in calls if call.operator == operator]

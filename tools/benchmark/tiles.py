@@ -13,29 +13,19 @@ import torch
 
 from mmattn.cli.terminal import run_main
 from mmattn.ops.triton.launch import TILE_TABLES, TileTable
+from mmattn.ops.triton.tune import MIN_GAIN, neighbors
 from tools.benchmark import graphs, measure
+from tools.benchmark.check import launch_errors
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls, small_calls
 from tools.benchmark.tolerances import error_in_tolerances, run_with_grads
 
 DTYPE = torch.bfloat16
 NUM_CALLS = 3  # real calls of an operator
 REPEATED = 8  # calls in a graph
-MAX_WARPS, MIN_SIZE, MAX_SIZE = 16, 4, 256
-MIN_GAIN = 1.03  # smaller gains are noise
 
 
 def tables_of(operator: str) -> list[TileTable]:
     return [t for name, t in TILE_TABLES.items() if name.startswith(f'{operator}.')]
-
-
-def neighbors(sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield sizes with one of them halved or doubled; the last one counts warps."""
-    for i, size in enumerate(sizes):
-        is_warps = i == len(sizes) - 1
-        low, high = (1, MAX_WARPS) if is_warps else (min(MIN_SIZE, size), MAX_SIZE)
-        for other in (2 * size, size // 2):
-            if low <= other <= high:
-                yield (*sizes[:i], other, *sizes[i + 1 :])
 
 
 def steps_of(call: Call, device: str) -> tuple[Callable, Callable]:
@@ -74,7 +64,7 @@ def trial(
             if error > 2:  # both results have rounding errors
                 return {'note': f'wrong by {error:.1f} tolerances'}
             tried = seconds()
-        except RuntimeError as error:  # so are all of Triton's
+        except launch_errors() as error:
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()  # raises where the context is broken
             return {'note': f'{type(error).__name__}: {error}'[:200]}

@@ -209,7 +209,10 @@ def padding_masks(
     shapes = [tuple(sample.img_shape[:2]) for sample in batch_data_samples]
     if all(shape == batch_shape for shape in shapes):
         return None
-    image_size = torch.tensor(shapes, device=feats[0].device)
+    image_size = torch.empty(len(shapes), 2, dtype=torch.int64, device=feats[0].device)
+    for row, shape in zip(image_size, shapes, strict=True):
+        for place, side in zip(row, shape, strict=True):
+            place.fill_(side)  # CUDA graphs capture no copy from the host
     return masks_of_sizes(feats, image_size, batch_shape)
 
 

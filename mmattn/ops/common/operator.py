@@ -44,7 +44,7 @@ class Operator:
             **settings)` returns a gradient for each tensor, None where it is None.
             `prefers_reference(*tensors, needs_grad=...)`, which one may have, returns
             whether the reference is faster: by timings on a CPU, by the counts of
-            `tools.dev.kernel_report` on a GPU.
+            `tools.gpu.report` on a GPU.
         tensors: the tensor arguments as in a schema: 'Tensor q, Tensor? bias'.
         settings: the other arguments as in a schema: 'SymInt[] grid'. The last argument
             of both registered operators is the backend.

@@ -148,6 +148,7 @@ def attend(
     b, g = (group // GROUPS).to(tl.int64), group % GROUPS
     rows = tile * BR + tl.arange(0, BR)
     row_mask = rows < R
+    stats_mask = row_mask & (part == 0)  # every part computes the same statistics
     near = tl.minimum(rows, R - 1)
     x_ptr += b * x_b_stride + g * x_g_stride + segment * R * C
     y_ptr += b * y_b_stride + g * y_g_stride
@@ -260,9 +261,9 @@ def attend(
                     STATS != 'own',
                 )  # fmt: skip
         if STATS == 'own':
-            tl.store(lse_ptr + rows, high + tl.log2(total), mask=row_mask)
+            tl.store(lse_ptr + rows, high + tl.log2(total), mask=stats_mask)
         if STATS == 'own delta':
-            tl.store(delta_ptr + rows, delta, mask=row_mask)
+            tl.store(delta_ptr + rows, delta, mask=stats_mask)
         y_ptr += S * C
         v_ptr += S * C
         if STATS != 'online':
@@ -272,7 +273,7 @@ def attend(
     scale = tl.full([BR], out_scale, tl.float32)
     if STATS == 'online':
         scale = 1.0 / total
-        tl.store(lse_ptr + rows, high + tl.log2(total), mask=row_mask)
+        tl.store(lse_ptr + rows, high + tl.log2(total), mask=stats_mask)
     for i in tl.static_range(0, CHUNKS):
         c = channel + i * BD + tl.arange(0, BD)
         value = (acc[i] * scale[:, None]).to(out_ptr.dtype.element_ty)

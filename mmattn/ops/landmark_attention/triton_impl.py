@@ -216,9 +216,10 @@ def _blocks(side: _Side) -> dict:
 def _sizes(queries: _Side, keys: _Side, warps: int = 4) -> dict:
     """Return the numbers of heads, of channels of a head, of mixed heads and of warps.
 
-    One warp is enough for blocks of a single head.
+    One warp is enough for blocks of a single head. Threads that hold the same sum over
+    heads write it, and with fused products their roundings would differ.
     """
-    sizes = {**_blocks(keys), 'M': keys.heads, 'D': keys.width}
+    sizes = dict(_blocks(keys), M=keys.heads, D=keys.width, enable_fp_fusion=False)
     sizes['num_warps'] = warps if queries.mixed or keys.mixed else 1
     for name, E in (('Q', queries.mixed), ('K', keys.mixed)):
         sizes |= {f'E_{name}': E, f'EP_{name}': launch.power_of_two(E or 1)}
@@ -250,8 +251,8 @@ def _write_context(of_queries, of_keys, shares, lse, w2_q, w2_k, context, values
     B, L = context.shape[:2]
     sizes = _sizes(of_queries, of_keys)
     _context_kernel[(B * L * sizes['BLOCKS'],)](
-        shares, lse, w2_k, w2_q, context, values.x,
-        L, len(shares), shares[0].numel(), lse[0].numel(), values.x[0].numel(), **sizes,
+        shares, lse, w2_k, w2_q, context, values.x, L, len(shares), shares[0].numel(),
+        lse[0].numel(), values.x[0].numel(), **sizes,
     )  # fmt: skip
 
 

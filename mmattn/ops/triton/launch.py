@@ -3,10 +3,13 @@
 Kernels are in other files, which import Triton and are imported by the first launch.
 """
 
+import functools
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata, util
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,7 +46,8 @@ class TileTable(dict):
     """Hold sizes of tiles and numbers of warps by the key of a launch.
 
     Launchers look them up as in a dict. A search learns from `used` which keys a call
-    needs, and replaces sizes by `trial`.
+    needs, and replaces sizes by `trial`. Sizes that `mmattn tune` keeps for the device
+    replace those of the same key.
 
     Args:
         name: operator and name of the table.
@@ -52,11 +56,15 @@ class TileTable(dict):
 
     def __init__(self, name: str, sizes: Mapping[Any, tuple[int, ...]]):
         super().__init__(sizes)
-        self.name, self.used = name, set()
+        self.name, self.used, self.is_tuned = name, set(), False
         TILE_TABLES[name] = self
 
     def __getitem__(self, key: Any) -> tuple[int, ...]:
         self.used.add(key)
+        if not self.is_tuned:
+            self.is_tuned = True
+            tuned = tiles_of_device().get(self.name, {})
+            self.update({k: tuple(tuned[str(k)]) for k in self if str(k) in tuned})
         return super().__getitem__(key)
 
     @contextmanager
@@ -71,6 +79,26 @@ class TileTable(dict):
 
 
 TILE_TABLES: dict[str, TileTable] = {}
+
+
+def tiles_path(device: str) -> Path:
+    """Return the file of the tiles that are kept for a device, by its name."""
+    cache = os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'
+    return Path(cache, 'mmattn', 'tiles', f'{device.replace("/", "_")}.json')
+
+
+def read_tiles(device: str) -> dict[str, dict[str, list[int]]]:
+    """Return the tiles that are kept for a device, by table and key."""
+    path = tiles_path(device)
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+@functools.cache
+def tiles_of_device() -> dict[str, dict[str, list[int]]]:
+    """Return the tiles that are kept for the current GPU, none without one."""
+    if not torch.cuda.is_available():
+        return {}
+    return read_tiles(torch.cuda.get_device_name())
 
 
 def tables_by_dtype(name: str, sizes: Mapping) -> dict[torch.dtype, TileTable]:
@@ -156,9 +184,19 @@ def zeros(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 
 
 def capability(x: Tensor) -> int:
-    """Return 90 where the device of x has the products of sm_90, otherwise 80."""
+    """Return the capability whose tiles the device of x takes, 80 or 90."""
     on_gpu = x.device.type == 'cuda'
-    return 90 if on_gpu and torch.cuda.get_device_capability(x.device) >= (9, 0) else 80
+    return (
+        tile_capability(*torch.cuda.get_device_capability(x.device)) if on_gpu else 80
+    )
+
+
+def tile_capability(major: int, minor: int = 0) -> int:
+    """Return 90 for sm_9x and sm_10x, and 80 for others.
+
+    sm_12x has the products and the shared memory of sm_8x.
+    """
+    return 90 if major in (9, 10) else 80
 
 
 def precision(x: Tensor) -> str:

@@ -1,4 +1,4 @@
-"""Follow integer instructions and divisions of a GPU, for `tools.dev.sass`.
+"""Follow integer instructions and divisions of a GPU, for `tools.gpu.sass`.
 
 A rule takes a thread, the flags, the operands and the number of results. It returns the
 results, an int for a pair of registers, or None where an operand is not known.

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tools.dev.sass_rules import MASK, RULES, SIGN, float_bits, signed
+from tools.gpu.sass_rules import MASK, RULES, SIGN, float_bits, signed
 
 PARAMETERS = {80: 0x160, 90: 0x210}  # where arguments lie in constant bank 0
 LINE = re.compile(
@@ -102,7 +102,7 @@ def constant_bank(
     """Return the words of constant bank 0 by their places: arguments and block size.
 
     Args:
-        signature, arguments: of `tools.dev.aot.Launch`. Tensors lie at address 0.
+        signature, arguments: of `tools.gpu.compile.Launch`. Tensors lie at address 0.
         warps: number of warps of a program.
         capability: a key of `PARAMETERS`.
     """

@@ -51,7 +51,8 @@ class Launch:
     arguments: dict[str, int | float | None] = field(repr=False)
 
 
-def _describe(kernel, args, kwargs, grid) -> Launch:
+def describe(kernel, args, kwargs, grid) -> Launch:
+    """Return the launch of a kernel with these arguments, as the JIT specializes it."""
     options = {key: kwargs.pop(key) for key in OPTIONS if key in kwargs}
     values = dict(zip(kernel.arg_names, args, strict=False), **kwargs)
     constexprs = {p.name for p in kernel.params if p.is_constexpr}
@@ -61,13 +62,19 @@ def _describe(kernel, args, kwargs, grid) -> Launch:
         value = values.pop(name)
         if isinstance(value, torch.Tensor):
             signature[name], arguments[name] = POINTERS[value.dtype], None
-        elif name in constexprs or value is None or (value == 1 and name not in fixed):
+        elif (
+            name in constexprs
+            or value is None
+            or (type(value) is int and value == 1 and name not in fixed)
+        ):
             signature[name], constants[name] = 'constexpr', value
         else:
-            signature[name] = 'fp32' if isinstance(value, float) else 'i32'
+            integer = 'i32' if abs(value) < 2**31 else 'i64'
+            signature[name] = 'fp32' if isinstance(value, float) else integer
             arguments[name] = value
-        if isinstance(value, torch.Tensor) or (
-            signature[name] == 'i32' and value % 16 == 0 and name not in fixed
+        number = value.data_ptr() if isinstance(value, torch.Tensor) else value
+        if signature[name] not in ('constexpr', 'fp32') and (
+            number % 16 == 0 and name not in fixed
         ):
             attributes[(i,)] = [['tt.divisibility', 16]]
     assert not values, f'unknown arguments {list(values)}'
@@ -86,7 +93,7 @@ def record_launches(capability: int = 80) -> Iterator[list[Launch]]:
 
     def run(kernel, *args, grid, warmup, **kwargs):
         assert min(grid) > 0
-        launches.append(_describe(kernel, args, kwargs, grid))
+        launches.append(describe(kernel, args, kwargs, grid))
 
     with (
         mock.patch.object(JITFunction, 'run', run),
@@ -95,8 +102,13 @@ def record_launches(capability: int = 80) -> Iterator[list[Launch]]:
         yield launches
 
 
-def compile_launch(launch: Launch, capability: int):
-    """Return Triton's compiled kernel, which Triton keeps on disk."""
+def compile_launch(launch: Launch, capability: int, assemble: bool = True):
+    """Return Triton's compiled kernel, which Triton keeps on disk.
+
+    Args:
+        launch, capability: what to compile, and for which device.
+        assemble: False to end at the PTX, which takes less time.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -111,7 +123,16 @@ def compile_launch(launch: Launch, capability: int):
         attrs=launch.attributes,
     )
     target = GPUTarget('cuda', capability, 32)
-    return triton.compile(source, target=target, options=launch.options)
+    hook = None if assemble else _without_cubin
+    with mock.patch.object(triton.knobs.runtime, 'add_stages_inspection_hook', hook):
+        return triton.compile(source, target=target, options=launch.options)
+
+
+def _without_cubin(backend=None, stages=None, *_):
+    """Leave the assembler out. Without arguments, return a key of Triton's cache."""
+    if stages is None:
+        return 'PTX only', 'PTX only'
+    stages['cubin'] = lambda ptx, metadata: b''
 
 
 def ptx(launch: Launch, capability: int) -> str:

@@ -1,9 +1,9 @@
 """Count what each Triton kernel costs at the shapes of real models, without a GPU.
 
-    python -m tools.dev.kernel_report --operators landmark_attention --capability 90
+    python -m tools.gpu.report --operators landmark_attention --capability 90
 
 `docs/benchmarks/README.md` says how to read the table. A kernel is compiled ahead of
-time, and `tools.dev.sass` follows a few of its programs through the disassembly. The
+time, and `tools.gpu.sass` follows a few of its programs through the disassembly. The
 rows `total`, `pytorch` and `definition` compare an operator with its reference.
 """
 
@@ -26,8 +26,8 @@ from mmattn.ops.common.operator import Operator
 from tools.benchmark.inputs import Draw
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls
 from tools.benchmark.tolerances import deterministic
-from tools.dev.aot import Launch, machine_code, record_launches, resources
-from tools.dev.sass import constant_bank, execute
+from tools.gpu.compile import Launch, machine_code, record_launches, resources
+from tools.gpu.sass import constant_bank, execute
 
 FOLDER = Path('docs/benchmarks')
 TRITON = '3.8'  # the version that the stored tables are of
@@ -90,7 +90,9 @@ def num_bytes(values) -> int:
     return 0
 
 
-def operator_arguments(call: Call) -> tuple[Operator, tuple, dict]:
+def operator_arguments(
+    call: Call, dtype: torch.dtype = torch.bfloat16
+) -> tuple[Operator, tuple, dict]:
     """Return the operator, tensors on the meta device and settings of a call."""
     found = []
 
@@ -105,7 +107,7 @@ def operator_arguments(call: Call) -> tuple[Operator, tuple, dict]:
         mock.patch.object(Draw, 'exact', on_meta),
         mock.patch.object(Operator, '__call__', note),
     ):
-        call.function(*call.make_tensors(dtype=torch.bfloat16, device='meta'))
+        call.function(*call.make_tensors(dtype=dtype, device='meta'))
     return found[0]
 
 

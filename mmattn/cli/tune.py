@@ -1,0 +1,71 @@
+"""Choose the tiles of the Triton kernels by time, for the GPU of this machine.
+
+Runs a training step of a config's backbone and times neighbors of the tiles that its
+operators use. Those that are faster are kept in the cache by the name of the device,
+and all later runs on such a device take them. Prints the table, for a report. Without
+it, tiles were chosen by counted instructions.
+"""
+
+import argparse
+from functools import partial
+
+import torch
+
+from mmattn.errors import UserError
+
+from .flops import image_shape
+from .terminal import add_config, config_of, positive
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_config(parser)
+    parser.add_argument(
+        '--shape', nargs='+', type=positive, metavar='SIDE',
+        help='height and width of the images, or one number for both; default: as '
+        '`mmattn flops`',
+    )  # fmt: skip
+    parser.add_argument('--batch', type=positive, default=2, help='default: 2')
+    parser.add_argument(
+        '--dtype', choices=['float32', 'float16', 'bfloat16'], default='bfloat16',
+        help='of autocast (default: bfloat16); float32 is without it',
+    )  # fmt: skip
+    args = parser.parse_args(argv)
+    if args.shape is not None and len(args.shape) > 2:
+        parser.error(f'--shape takes one or two numbers, got {args.shape}')
+    return args
+
+
+def step(backbone: torch.nn.Module, images: torch.Tensor, dtype: torch.dtype):
+    """Run forward and backward under autocast."""
+    with torch.autocast(images.device.type, dtype, enabled=dtype != torch.float32):
+        maps = backbone(images)
+    sum(x.float().mean() for x in maps).backward()
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    cfg = config_of(args)
+    if not torch.cuda.is_available():
+        raise UserError('`mmattn tune` requires a GPU, and PyTorch sees none')
+    from triton.testing import do_bench
+
+    from mmattn.analysis.flops import build
+    from mmattn.ops.triton.tune import keep, tune
+
+    device = torch.cuda.get_device_name()
+    shape = image_shape(args.shape, cfg)
+    backbone = build(cfg, 'cuda').backbone.train()
+    images = torch.randn(args.batch, 3, *shape, device='cuda')
+    run = partial(step, backbone, images, getattr(torch, args.dtype))
+    chosen = []
+    print(f'{device}, {args.config}, {args.batch} x {shape[0]} x {shape[1]}')
+    print('table | key | before | now | times as fast')
+    for x in tune(run, partial(do_bench, return_mode='median')):
+        chosen.append(x)
+        print(f'{x.table.name} | {x.key} | {x.before} | {x.sizes} | {x.gain:.2f}')
+        keep(chosen, device)
+    print(f'{len(chosen)} tiles are faster')
+    return 0

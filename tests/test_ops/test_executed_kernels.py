@@ -1,0 +1,168 @@
+"""Every kernel of Triton is right as compiled: its PTX is executed on a CPU.
+
+A report is a race, a read before its wait, or a read of what nothing wrote. A fault is
+an access out of bounds, a wrong barrier, or a loop without an end.
+"""
+
+from functools import partial
+from itertools import cycle
+
+import compiled_extension
+import pytest
+import torch
+from interpreter import INTERPRETED
+from operator_cases import names_of
+
+from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
+from tools.benchmark.inputs import make_ms_deform_inputs
+from tools.benchmark.real_shapes import OPERATORS, Call, odd_calls, small_calls
+from tools.benchmark.tolerances import assert_close, run_with_grads
+
+pytest.importorskip('triton')
+if INTERPRETED:
+    pytest.skip('the interpreter compiles no kernels', allow_module_level=True)
+
+from triton.backends.compiler import GPUTarget
+from triton.runtime import JITFunction, driver
+
+from tools.benchmark.compile_ahead import compile_call
+from tools.gpu import mutants
+from tools.gpu.compile import compile_launch, describe
+from tools.gpu.cuda import executed_cuda
+from tools.gpu.prove import prove
+from tools.gpu.report import passes
+
+NAMES = names_of('ms_deform_attn')
+DTYPES = torch.float32, torch.bfloat16, torch.float16
+FAST = {(80, torch.float32), (90, torch.bfloat16)}
+SMALL = [call for name in OPERATORS for call in small_calls(name)]
+ODD = [call for name in OPERATORS for call in odd_calls(name)]
+CAPABILITIES = 80, 86, 89, 90, 120
+
+
+def check(call: Call, capability: int, dtype: torch.dtype):
+    proof = prove(call, capability, dtype)
+    assert not proof.fault and not proof.reports
+    assert proof.error <= 1
+    assert len(proof.launches) >= 2
+    for launch in proof.launches:
+        assert launch.counts['st'] + launch.counts['red'] + launch.counts['atom']
+
+
+def name_of(value) -> str | None:
+    return f'{value.operator}, {value}' if isinstance(value, Call) else None
+
+
+@pytest.mark.parametrize(
+    'capability, dtype',
+    [
+        pytest.param(
+            capability, dtype, id=f'sm_{capability}, {str(dtype)[6:]}',
+            marks=[] if (capability, dtype) in FAST else pytest.mark.slow,
+        )
+        for capability in (80, 90)
+        for dtype in DTYPES[:2]
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize('call', SMALL, ids=name_of)
+def test_small_calls(call, capability, dtype):
+    check(call, capability, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('capability', CAPABILITIES)
+@pytest.mark.parametrize('call, dtype', [*zip(ODD, cycle(DTYPES))], ids=name_of)
+def test_odd_shapes(call, dtype, capability):
+    check(call, capability, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('call', SMALL, ids=name_of)
+def test_sm_100_compiles(call):
+    """Its products are not executed here: tcgen05 has a memory of its own."""
+    for launches, *_ in passes(call, 90).values():
+        for launch in launches:
+            assert compile_launch(launch, 100).asm['cubin']
+
+
+CUDA = {
+    'locations': dict(),
+    'boxes, width 71': dict(fused=True, boxes=True, D=71, P=3),
+    'points, two passes': dict(fused=True, D=264, Q=3, M=1),
+    'a slice': dict(D=33),
+}
+
+
+@pytest.mark.slow
+@compiled_extension.needs('nvcc')
+@compiled_extension.needs('c++')
+@pytest.mark.parametrize('capability', [80, 90])
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize('shape', CUDA.values(), ids=CUDA)
+def test_cuda_kernels(shape, dtype, capability):
+    library = compiled_extension.load_emulation()
+    shapes = (9, 7), (4, 3), (1, 1)
+    sizes = dict(shapes=shapes, Q=7, B=2, M=2, D=32, P=4) | shape
+    value, *others = make_ms_deform_inputs(dtype=dtype, **sizes)
+    if sizes['D'] == 33:
+        value = value[..., :32]  # whose rows are not aligned
+
+    def function(value, points, weights, reference, backend='cuda'):
+        if reference is None:
+            return ms_deform_attn(value, shapes, points, weights, backend=backend)
+        inputs = value, shapes, reference, points, weights
+        return fused_ms_deform_attn(*inputs, backend=backend)
+
+    inputs = value, *others
+    definition = partial(function, backend='reference')
+    out, grads = run_with_grads(definition, inputs, dtype=torch.float64)
+    with executed_cuda(library, capability) as launches:
+        actual, actual_grads = run_with_grads(function, inputs)
+    assert len(launches) == 2 and not any(launch.reports for launch in launches)
+    assert_close('out', out, actual)
+    for name, x, y in zip(NAMES, grads, actual_grads, strict=True):
+        if x is not None:
+            assert_close(name, x, y, dtype)
+
+
+@pytest.mark.slow
+def test_what_is_broken_is_noticed():
+    """Most of 60 kernels with one mistake each fault, report or err.
+
+    Some of the others are right: a wait or a fence may be one too many.
+    """
+    rows = mutants.run(60)
+    assert len(rows) == 60
+    missed = [str(mutant) for mutant, noticed in rows if not noticed]
+    assert len(missed) <= 9, missed
+
+
+class Device:
+    """Stand in for the driver of a device of sm_90."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget('cuda', 90, 32)
+
+    def get_current_device(self) -> int:
+        return 99  # whose compiled kernels no real device takes
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def test_what_is_executed_is_what_a_launch_compiles(monkeypatch):
+    """The code is the JIT's, and so is its place on disk after compiling ahead."""
+    launch, launched = JITFunction.run, []
+
+    def run(kernel, *args, grid, warmup, **kwargs):
+        compiled = launch(kernel, *args, grid=grid, warmup=True, **kwargs)
+        launched.append((compiled, describe(kernel, args, kwargs, grid)))
+
+    monkeypatch.setattr(JITFunction, 'run', run)
+    monkeypatch.setattr(type(driver), 'active', Device())
+    call = small_calls('ms_deform_attn')[1]
+    compile_call(call.operator, str(call), torch.float32, 90)
+    assert len(launched) == 3
+    for compiled, described in launched:
+        executed = compile_launch(described, 90, assemble=False)
+        assert compiled.asm['ptx'] == executed.asm['ptx']

@@ -1,0 +1,1 @@
+"""Compile, execute and count kernels for GPUs without a GPU."""

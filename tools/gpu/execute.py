@@ -1,0 +1,123 @@
+"""Execute the launches of Triton's kernels on a CPU, as compiled for a device.
+
+    with executed(90) as launches:
+        run_with_grads(call.run_on('triton'), call.make_tensors(device='cpu'))
+
+Launchers run as on a GPU. `launches` has what was executed, with its reports.
+"""
+
+import contextlib
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mmattn.ops.common.operator import OPERATORS
+from mmattn.ops.triton import launch as triton_launch
+
+from . import arithmetic, tensor_cores, transfers  # noqa: F401  (they register decoders)
+from .compile import compile_launch, describe
+from .machine import BATCH, Code, Machine
+from .memory import Fault, GlobalMemory, Reports
+from .ptx import Kernel
+
+Mutation = Callable[[str, str], str]  # of a kernel's name and PTX, returns other PTX
+
+
+class Executed(NamedTuple):
+    """Hold a launch: its kernel and grid, what was wrong and what was executed."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    reports: Counter
+    counts: Counter
+
+
+class Poisoned(TorchDispatchMode):
+    """Fill new tensors of floats with NaN, which kernels must overwrite."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        name = function.__name__.partition('.')[0]
+        if name in ('empty', 'empty_like', 'new_empty') and out.is_floating_point():
+            out.fill_(float('nan'))
+        return out
+
+
+def run_grid(
+    code: Code, parameters: bytes, memory: GlobalMemory, grid: Sequence[int],
+    shared_bytes: int, threads: int | None = None,
+    programs: Sequence[int] | None = None,
+) -> Executed:  # fmt: skip
+    """Execute the programs of a grid, all unless some numbers are given.
+
+    `threads` of a program are the kernel's unless given.
+
+    Raises:
+        Fault: see there.
+    """
+    grid = (*grid, 1, 1)[:3]
+    numbers = np.arange(np.prod(grid)) if programs is None else np.asarray(programs)
+    done = Executed(code.kernel.name, grid, memory.reports.found, Counter())
+    threads = threads or code.kernel.threads
+    batch = max(1, BATCH // threads)
+    for first in range(0, len(numbers), batch):
+        some = numbers[first : first + batch]
+        Machine(
+            code, memory, parameters, some, grid, threads, shared_bytes,
+            memory.reports, done.counts,
+        ).run()  # fmt: skip
+    return done
+
+
+@functools.lru_cache(maxsize=64)
+def _decoded(ptx: str) -> Code:
+    return Code(Kernel(ptx))
+
+
+@contextlib.contextmanager
+def executed(
+    capability: int, mutation: Mutation | None = None
+) -> Iterator[list[Executed]]:
+    """Execute the launches of Triton's kernels on tensors of the CPU.
+
+    Args:
+        capability: of the device to compile for, such as 90.
+        mutation: changes the PTX before it runs.
+    """
+    from triton.runtime import JITFunction
+
+    launches = []
+
+    def run(kernel, *args, grid, warmup, **kwargs):
+        values = dict(zip(kernel.arg_names, args, strict=False), **kwargs)
+        launch = describe(kernel, args, kwargs, grid)
+        compiled = compile_launch(launch, capability, assemble=False)
+        ptx = compiled.asm['ptx']
+        code = _decoded(mutation(launch.kernel, ptx) if mutation else ptx)
+        memory = GlobalMemory(Reports())
+        passed = [
+            memory.address(values[name], name) if value is None else value
+            for name, value in launch.arguments.items()
+        ]
+        parameters = code.kernel.pack(passed)
+        shared = compiled.metadata.shared
+        launches.append(run_grid(code, parameters, memory, grid, shared))
+
+    with contextlib.ExitStack() as stack:
+        enter = stack.enter_context
+        enter(mock.patch.object(JITFunction, 'run', run))
+        tiles = triton_launch.tile_capability(*divmod(capability, 10))
+        enter(mock.patch.object(triton_launch, 'capability', lambda x: tiles))
+        for operator in OPERATORS.values():
+            kernels = operator.backends['triton']
+            enter(mock.patch.object(kernels, 'unsupported', lambda *tensors: None))
+        enter(Poisoned())
+        yield launches
+
+
+__all__ = ['Executed', 'Fault', 'executed', 'run_grid']

@@ -1,0 +1,182 @@
+"""Break kernels in their PTX, and count how much of it the machine notices.
+
+    python -m tools.gpu.mutants --count 60
+
+A mutant differs from a kernel in one place: a barrier, a mask, a shuffle, an offset,
+an operand or a wait. It is noticed by a fault, by a report or by a wrong result.
+Prints a row for each mutant, and how many of each kind were noticed.
+"""
+
+import argparse
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from mmattn.cli.terminal import run_main
+from tools.benchmark.real_shapes import OPERATORS, Call, filled_calls
+from tools.gpu.prove import Proof, expected, prove
+
+DTYPES = {80: torch.bfloat16, 90: torch.float32}
+REGISTER = r'%\w+'
+
+
+def _remove(found: re.Match) -> str:
+    return ''
+
+
+def _swap(found: re.Match) -> str:
+    return f'{found[1]}{found[3]}, {found[2]}'
+
+
+# By kind: a pattern of PTX, and what to put in its place.
+KINDS: dict[str, list[tuple[str, Callable[[re.Match], str]]]] = {
+    'barrier': [(r'bar\.sync\s+0;', _remove)],
+    'mask': [
+        (r'@(%p\d+)(?= ld\.global)', lambda found: f'@!{found[1]}'),
+        (r'@(%p\d+)(?= st\.global)', lambda found: f'@!{found[1]}'),
+        (r'@%p\d+ (?=st\.global)', _remove),
+        (r'(setp\.)lt(\.s32)', lambda found: f'{found[1]}le{found[2]}'),
+    ],
+    'shuffle': [
+        (
+            rf'(shfl\.sync\.bfly\.b32\s+{REGISTER}, {REGISTER}, )(\d+)(?=,)',
+            lambda found: f'{found[1]}{int(found[2]) * 2 % 31}',
+        ),
+        (r'(shfl\.sync\.)idx', lambda found: f'{found[1]}bfly'),
+    ],
+    'offset': [
+        (
+            rf'((?:st|ld)\.shared\S*\s[^;\[]*\[\s*{REGISTER})(?:\s*\+\s*(\d+))?',
+            lambda found: f'{found[1]}+{int(found[2] or 0) + 16}',
+        ),
+        (
+            rf'((?:ld|st)matrix\S*\s[^;\[]*\[{REGISTER})(?:\+(\d+))?',
+            lambda found: f'{found[1]}+{int(found[2] or 0) + 16}',
+        ),
+        (
+            rf'((?:st|ld)\.global\S*\s[^;\[]*\[ {REGISTER} \+ )0',
+            lambda found: f'{found[1]}16',
+        ),
+    ],
+    'operand': [
+        (rf'(sub\.f32\s+{REGISTER}, )({REGISTER}), ({REGISTER})', _swap),
+        (rf'(mma\.sync\S+ \{{[^}}]*\}}, \{{ )({REGISTER}), ({REGISTER})', _swap),
+        (rf'(selp\.\w+\s+{REGISTER}, )([^,;]+), ([^,;]+)', _swap),
+        (r'add\.f32', lambda found: 'sub.f32'),
+        (r'ex2\.approx\.ftz', lambda found: 'lg2.approx.ftz'),
+    ],
+    'wait': [
+        (r'wgmma\.wait_group\S+\s+\d+;', _remove),
+        (r'wgmma\.commit_group\S+;', _remove),
+        (r'wgmma\.fence\S+;', _remove),
+        (r'fence\.proxy\.async\S+;', _remove),
+    ],
+}
+
+
+class Mutant(NamedTuple):
+    """Describe a mutant: a place in a kernel that a call launches."""
+
+    kind: str
+    call: Call
+    capability: int
+    kernel: str
+    ptx: str
+    start: int
+    end: int
+    text: str
+
+    def __str__(self) -> str:
+        old = ' '.join(self.ptx[self.start : self.end].split())
+        line = self.ptx.count('\n', 0, self.start) + 1
+        return (
+            f'{self.kernel} sm_{self.capability} line {line}: {old} -> '
+            f'{" ".join(self.text.split())}'
+        )
+
+    def apply(self, kernel: str, ptx: str) -> str:
+        """Return the PTX of a launch, changed if it is this kernel."""
+        if ptx != self.ptx:
+            return ptx
+        return ptx[: self.start] + self.text + ptx[self.end :]
+
+
+def mutants(calls: Sequence[Call], count: int, seed: int = 0) -> Iterator[Mutant]:
+    """Yield mutants of some calls, in turn of each kind and way.
+
+    The calls are executed first, to know their kernels.
+    """
+    places = defaultdict(list)
+    for call in calls:
+        for capability, dtype in DTYPES.items():
+            kernels = {}
+
+            def note(kernel: str, ptx: str, kernels=kernels) -> str:
+                kernels[ptx] = kernel
+                return ptx
+
+            prove(call, capability, dtype, note)
+            for ptx, kernel in kernels.items():
+                for kind, ways in KINDS.items():
+                    for way, (pattern, change) in enumerate(ways):
+                        for found in re.finditer(pattern, ptx):
+                            span = *found.span(), change(found)
+                            place = kind, call, capability, kernel, ptx, *span
+                            places[kind, way].append(Mutant(*place))
+    generator = random.Random(seed)
+    for found in places.values():
+        generator.shuffle(found)
+    for i in range(count):
+        kind = [*KINDS][i % len(KINDS)]
+        ways = [found for (name, _), found in places.items() if name == kind and found]
+        if ways:
+            yield ways[i // len(KINDS) % len(ways)].pop()
+
+
+def judge(proof: Proof) -> str:
+    """Return how a mutant was noticed, or an empty string."""
+    if proof.fault:
+        return f'fault: {proof.fault}'
+    if proof.reports:
+        return f'report: {next(iter(proof.reports))}'
+    return '' if proof.error <= 1 else f'wrong: {proof.error:.2g} tolerances'
+
+
+def run(count: int, seed: int = 0, operators: Sequence[str] = OPERATORS) -> list[tuple]:
+    """Return mutants, and how each was noticed."""
+    calls = [call for name in operators for call in filled_calls(name)]
+    errors = {
+        (call.operator, str(call), capability): expected(call, dtype)
+        for call in calls
+        for capability, dtype in DTYPES.items()
+    }
+    rows = []
+    for mutant in mutants(calls, count, seed):
+        _, call, capability, *_ = mutant
+        error_of = errors[call.operator, str(call), capability]
+        proof = prove(call, capability, DTYPES[capability], mutant.apply, error_of)
+        rows.append((mutant, judge(proof)))
+        print(f'{mutant.kind} | {mutant} | {rows[-1][1] or "MISSED"}', flush=True)
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    parser.add_argument('--count', type=int, default=60)
+    parser.add_argument('--seed', type=int, default=0)
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    rows = run(args.count, args.seed)
+    noticed = Counter(mutant.kind for mutant, how in rows if how)
+    for kind, total in Counter(mutant.kind for mutant, _ in rows).items():
+        print(f'{kind}: {noticed[kind]} of {total}')
+    print(f'noticed: {noticed.total()} of {len(rows)}')
+    return 0
+
+
+if __name__ == '__main__':
+    run_main(main)
