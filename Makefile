@@ -139,6 +139,7 @@ bench-cpu: env
 	$(BIN)/python -m tools.benchmark.plot $(BENCH)/*_attention_cpu.csv \
 		$(BENCH)/ms_deform_*_cpu.csv $(BENCH)/models_cpu.csv $(BENCH)/maps_cpu.csv \
 		$(BENCH)/train_step_cpu.csv
+	$(BIN)/python -m tools.dev.choose
 
 # On a machine with AVX-512 that does nothing else.
 bench-avx512: MAPS = $(BIN)/python -m tools.benchmark.model --preset maps --rounds 2

@@ -18,6 +18,8 @@ made when the documentation is built (`docs/_ext/tables.py`).
     stock                   which stock configs run, by method
     weights                 published files that load
     starts                  public weights of related networks, and what is taken
+    choose                  our backbones and their peers side by side
+    families                backbones, their papers and their configs
 """
 
 import argparse
@@ -39,6 +41,7 @@ from mmattn.models.backbones import __all__ as BACKBONES
 from mmattn.weights.load import load_weights
 from mmattn.weights.names import config_of, published_files
 from tools.benchmark.measure import read_csv
+from tools.dev.choose import choose
 from tools.dev.diagrams import maps_of
 from tools.dev.markdown import filled, markdown
 from tools.dev.metafiles import (
@@ -64,8 +67,16 @@ DOCS = ROOT / 'docs'
 BENCHMARKS = DOCS / 'benchmarks'
 COMMITTED = (
     *('model_zoo.md', 'weights.md', 'models/index.md', 'demos.md', 'mask_search.md'),
-    *('accelerate.md', 'benchmarks/README.md'),
+    *('accelerate.md', 'benchmarks/README.md', 'choose.md'),
 )
+OF_OURS = 'demo', 'evidence', 'strategies'  # configs of no paper
+FAMILIES = {
+    '`IViT`, `ViT`': (['2402.17507'], ('ivit_', 'vit_')),
+    '`LiSANet`': (['2211.16289'], ('lisanet_',)),
+    '`MaiT`, `HMaiT`, `MaskedCaiT`': (['2207.03006'], ('mait_', 'hmait_', 'cait_')),
+    '`PVT`, `PVTv2`': (['2102.12122', '2106.13797'], ('pvt_',)),
+    '`DAT`, `DATPlusPlus`': (['2201.00520', '2309.01430'], ('dat_',)),
+}
 ACCELERATED = 'accelerate', 'accelerate_2_threads', 'accelerate_avx512_2_threads'
 
 
@@ -89,6 +100,21 @@ def channels(_: list[str]) -> str:
                     *(listed(x) for x in zip(*maps, strict=True)),
                 ]
             )
+    return markdown(rows)
+
+
+def families(folder: Path) -> str:
+    """Return the backbones by paper, with links to the methods that have configs."""
+    rows = [['backbone', 'paper', 'configs']]
+    for names, (found_in, prefixes) in FAMILIES.items():
+        methods = [
+            f'[{parent.name}]({os.path.relpath(parent, folder)})'
+            for parent in sorted((ROOT / 'configs').glob('[!_]*/'))
+            if parent.name not in OF_OURS
+            and any(path.stem.startswith(prefixes) for path in parent.glob('*.py'))
+        ]
+        links = ', '.join(f'[{x}](https://arxiv.org/abs/{x})' for x in found_in)
+        rows.append([names, links, ', '.join(methods)])
     return markdown(rows)
 
 
@@ -337,13 +363,15 @@ def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
         'stock': stock,
         'weights': weights,
         'starts': starts,
+        'choose': choose,
+        'families': lambda words: families(folder),
     }
 
 
 def committed_pages() -> list[Path]:
     """Return the pages whose tables are in git."""
     readmes = (path.with_name('README.md') for path in metafiles())
-    return [*readmes, *(DOCS / name for name in COMMITTED)]
+    return [ROOT / 'README.md', *readmes, *(DOCS / name for name in COMMITTED)]
 
 
 def with_tables(page: Path) -> str:
