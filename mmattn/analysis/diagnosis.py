@@ -157,6 +157,8 @@ def _leaks(splits: dict[str, _Split]) -> Iterator[Finding]:
 
 
 def _colors(cfg: Config, splits: dict[str, _Split]) -> Iterator[Finding]:
+    if not all(_loads_bgr(split.pipeline) for split in splits.values()):
+        return  # images of other channels
     means = {}
     for key, split in splits.items():
         step = max(1, len(split.files) // COLORS)

@@ -8,7 +8,7 @@ import torch
 pytest.importorskip('mmengine')
 
 from export_checks import OnnxSession
-from test_models.resampling import cubic, resized
+from resampling import cubic, resized
 
 from mmattn.models import LiSANet
 from mmattn.models.layers import undecayed_names

@@ -93,10 +93,11 @@ def test_the_data_set_is_checked_and_a_file_of_other_channels_named(
     assert 'val' in capsys.readouterr().out
     path = images(many)[0]
     whole = path.read_bytes()
-    tifffile.imwrite(path, np.zeros((9, 8, 4), np.uint16), photometric='minisblack')
+    image = np.zeros((120, 160, 4), np.uint16)
+    tifffile.imwrite(path, image, photometric='minisblack', planarconfig='contig')
     assert check.main(['many.py', '--decode']) == 1
     told = capsys.readouterr()
-    assert f'{path.name} has shape (9, 8, 4), and the model takes 5' in told.err
+    assert f'{path.name} has shape (120, 160, 4), and the model takes 5' in told.err
     path.write_bytes(whole)
 
 
