@@ -237,6 +237,7 @@ def test_each_run_is_of_a_network_of_today():
     assert {key for key, _ in read_rows(runner.ROWS)} <= ours
 
 
+@pytest.mark.slow  # it draws lots for half a minute
 def test_our_page_is_up_to_date_and_short():
     page, rows = (report.FOLDER / 'README.md').read_text(), read_rows(runner.ROWS)
     assert report.page_text(page, CLAIMS, rows) == page

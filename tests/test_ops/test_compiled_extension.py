@@ -154,6 +154,36 @@ def test_library_runs_on_older_systems():
     assert 'Py' not in symbols
 
 
+@pytest.fixture(scope='module')
+def clang(tmp_path_factory):
+    """Return the command of a Clang that compiles for other systems, and its folder."""
+    folder = tmp_path_factory.mktemp('ziglang')
+    pip = [sys.executable, '-m', 'pip', 'install', '-q', '--target', str(folder)]
+    compiled_extension.run([*pip, 'ziglang'])
+    return [str(folder / 'ziglang' / 'zig'), 'c++'], folder
+
+
+@slow
+@pytest.mark.parametrize(
+    'target', ['x86_64-linux-gnu', 'aarch64-linux-gnu', 'x86_64-macos', 'aarch64-macos']
+)
+def test_clang_compiles_and_links_it(clang, target):
+    compiler, folder = clang
+    compiler = [*compiler, '-target', target]
+    flags = ['-std=c++20', '-O0', '-fPIC', '-Wall', '-Werror', '-ffp-contract=fast']
+    flags += [compiled_extension.STABLE_ABI, *compiled_extension.INCLUDES]
+    flags += ['-include', str(compiled_extension.CSRC / 'old_glibc.h')]
+    objects = []
+    for source in sorted(compiled_extension.CSRC.glob('*.cpp')):
+        objects.append(str(folder / f'{target}-{source.stem}.o'))
+        compiled_extension.run(
+            [*compiler, *flags, '-c', str(source), '-o', objects[-1]]
+        )
+    link = ['-shared', '-Wl,-S']
+    link += ['-undefined', 'dynamic_lookup'] if 'macos' in target else []
+    compiled_extension.run([*compiler, *link, *objects, '-o', str(folder / target)])
+
+
 @slow
 @compiled_extension.needs('c++')
 def test_is_chosen_on_cpus(built):
