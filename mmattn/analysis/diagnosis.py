@@ -110,7 +110,7 @@ class _Split:
         self.files = [path for path in self.files if path.is_file()]
 
     def table(self) -> np.ndarray:
-        """Return x, y, width and height of boxes, and those of images: (n, 6)."""
+        """Return x, y, width, height of boxes, and width, height of images: (n, 6)."""
         known = [(*box, *self.sizes[i]) for i, *box in self.boxes if i in self.sizes]
         return np.array(known, float).reshape(-1, 6)
 
@@ -342,7 +342,7 @@ def _classes(samples: Sequence[Sample]) -> Iterator[Finding]:
     else:
         yield Finding(
             'class order',
-            f'{names}: the classes of val are in another order than those of train',
+            f'{names}: val has the classes in another order than train',
         )
 
 

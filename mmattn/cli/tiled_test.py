@@ -70,11 +70,11 @@ class TiledTest:
         self.validates = has_tiles and cfg.get('val_cfg') is not None
 
     def __call__(self, runner: Runner) -> dict[str, float]:
-        """Return the figures of whole images, and print those of tiles beside them."""
+        """Return the figures of whole images, and print the figures of tiles too."""
         runner.model.test_step = self._step
         for metric in runner.test_evaluator.metrics:
             if hasattr(metric, 'limits'):
-                metric.limits = {}  # they are those of a tile
+                metric.limits = {}  # a tile has them, not an image
         text = '--tile: tiles of {tile} pixels, overlap {overlap}'.format(**self.cut)
         print_log(text, 'current')
         metrics = runner.test()

@@ -81,7 +81,7 @@ def choose_classes(
 
 
 def _renumber(picture: Picture, numbers: Sequence[int | None]) -> int:
-    """Give objects new labels, drop those of None, and return how many these are."""
+    """Give objects new labels, drop those with None, and return their number."""
     kept = [i for i, label in enumerate(picture.labels) if numbers[label] is not None]
     left_out = len(picture.labels) - len(kept)
     picture.crowds = {new for new, old in enumerate(kept) if old in picture.crowds}

@@ -173,7 +173,7 @@ def detection(
     Args:
         out: folder of the data set.
         classes: names of the classes.
-        splits: pictures of `train`, `val`, and those of tests.
+        splits: pictures of `train`, of `val`, and of tests.
         arch: backbone.
         pretrained: weights to start from, 'none' for random ones; None takes the
             published ones of the backbone.

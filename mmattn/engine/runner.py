@@ -130,7 +130,7 @@ class Runner(MMEngineRunner):
         return built
 
     def build_evaluator(self, evaluator):
-        """Build an evaluator; metrics with `limits` are told those of the detector."""
+        """Build an evaluator; give metrics with `limits` the limits of the detector."""
         built = super().build_evaluator(evaluator)
         for metric in built.metrics:
             if hasattr(metric, 'limits'):

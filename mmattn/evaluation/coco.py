@@ -184,7 +184,7 @@ class CocoMetric(MMDetCocoMetric):
     def _evaluate(
         self, truth: COCO, found: Sequence[dict], kind: str, limit: int | None = None
     ) -> COCOeval:
-        """Return an evaluation; without a limit of detections that of mmdet."""
+        """Return an evaluation; without a limit of detections it is as in mmdet."""
         annotations = self._annotations(found, kind)
         evaluation = _quietly(COCOeval, truth, _as_results(truth, annotations), kind)
         evaluation.params.catIds = self.cat_ids

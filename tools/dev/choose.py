@@ -123,8 +123,8 @@ def choose(_: list[str]) -> str:
     sources = '; '.join(f'{name} {source}' for name, _, source in PEERS.values())
     return (
         f'{markdown(lines)}\nSpeeds are over Swin-T in the same run ({", ".join(facts)}'
-        f'). Accuracies of our networks are in [the model zoo](model_zoo.md), those of '
-        f'the others in {sources}.\n'
+        f'). Accuracies of our networks are in [the model zoo](model_zoo.md), '
+        f'accuracies of the others in {sources}.\n'
     )
 
 

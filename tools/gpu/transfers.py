@@ -15,7 +15,7 @@ def chosen_threads(machine: Machine, mask) -> np.ndarray:
 
 
 def spread(machine: Machine, chosen: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return values of some threads as those of all, 0 for the others."""
+    """Return values of some threads as a value for each thread, 0 for the others."""
     result = np.zeros(machine.count, values.dtype)
     result[chosen] = values
     return result

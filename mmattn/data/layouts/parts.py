@@ -192,7 +192,7 @@ def _only(files: list[Path], split: str) -> Path:
 
 
 def _images_of(root: Path, split: str, file: Path) -> Path:
-    """Return the folder of the images of a file: that of its split, if there is one."""
+    """Return the folder of the images of a file, by its split if there is one."""
     inner = child(root, IMAGES)
     for folder in (inner, root):
         if folder is not None and split in (found := split_folders(folder)):

@@ -20,7 +20,7 @@ class Wishes:
     Attributes:
         val: share of the images to validate on; None keeps the split of the data, and
             draws a fifth where there is none.
-        test: share of the images to test on; None keeps those of the data.
+        test: share of the images to test on; None keeps the test images of the data.
         val_images: pattern of the names to validate on instead.
         seed: of the draw.
     """
