@@ -148,7 +148,9 @@ def attend(
     b, g = (group // GROUPS).to(tl.int64), group % GROUPS
     rows = tile * BR + tl.arange(0, BR)
     row_mask = rows < R
-    stats_mask = row_mask & (part == 0)  # every part computes the same statistics
+    # Every part computes the same statistics. A scalar beside a mask fails in the
+    # interpreter of Triton 3.9, so it is compared as a row.
+    stats_mask = row_mask & (rows * 0 == part)
     near = tl.minimum(rows, R - 1)
     x_ptr += b * x_b_stride + g * x_g_stride + segment * R * C
     y_ptr += b * y_b_stride + g * y_g_stride
