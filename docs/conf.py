@@ -1,6 +1,7 @@
 """Settings of the documentation site; `make docs` builds it into `build/docs`."""
 
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -16,20 +17,31 @@ version = release = mmattn.__version__
 extensions = [
     'myst_nb',
     'sphinx.ext.autodoc',
+    'sphinx.ext.autosummary',
     'sphinx.ext.napoleon',
     'sphinx_copybutton',
     'sphinx_design',
     'checkout_links',
-    'mathml',
+    'equations',
     'plain_docstrings',
     'tables',
 ]
-exclude_patterns = ['_ext']
+exclude_patterns = ['_ext', '_templates']
+templates_path = ['_templates']
 default_role = 'literal'  # of docstrings, whose code is in single backticks
 nitpicky = False
 
+# Facts of the first page, which `pyproject.toml` has.
+package = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+address = package.get('urls', {}).get('Repository')
+myst_substitutions = {
+    'release': release,
+    'license': package['license'],
+    'repository': f'<{address}>' if address else 'not published yet; will stand here',
+}
+
 # Fences and headings are GitHub's, so that pages can be read there too.
-myst_enable_extensions = ['colon_fence', 'dollarmath']
+myst_enable_extensions = ['colon_fence', 'dollarmath', 'substitution']
 myst_fence_as_directive = ['math']
 myst_heading_anchors = 3
 # A tutorial may begin with its second level, and print what no lexer knows.
