@@ -4,12 +4,12 @@
 
 What `op.py` wrote becomes time and memory against the number of tokens, a line for each
 method; what `model.py` and `train_step.py` wrote becomes bars. Ratios follow from the
-drawn values; `of peak` is the rate of multiply-accumulates over the rate of a matrix
-product in the same run.
+drawn values.
 """
 
 import argparse
 import io
+import textwrap
 from pathlib import Path
 
 import matplotlib
@@ -26,7 +26,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from PIL import Image
 
-MAX_LABEL = 40  # longer ones stand in two columns
+# Inches, of which a phone shows 358 pixels: 10 points, matplotlib's default, have 9.
+WIDTH = 5.5
+MAX_LABEL = 24  # longer ones stand in one column
+MAX_NOTE = 60  # characters of a line
 # timm's PVT v2 is `timm://pvt_v2_b2`.
 OUR_NAMES = (*('mmattn_', 'ivit_', 'lisanet_', 'mait_', 'dat_', 'pvt_'),)
 OURS = '#b5312f'
@@ -123,7 +126,6 @@ def label_log(axis: Axis):
     axis.set_minor_formatter(
         lambda value, _: text_of(value) if f'{value:e}'[0] in '25' else ''
     )
-    axis.set_tick_params(which='minor', labelsize=7)
 
 
 def draw_scaling(rows: list[dict]) -> Figure:
@@ -132,7 +134,8 @@ def draw_scaling(rows: list[dict]) -> Figure:
         list(dict.fromkeys(row['method'] for row in rows)), rows[0]['operator']
     )
     passes = of_passes(rows)
-    shared = dict(figsize=(11, 7.5), squeeze=False, sharex=True, sharey='row')
+    size = WIDTH, 5.5 + 0.2 * len(styles)
+    shared = dict(figsize=size, squeeze=False, sharex=True, sharey='row')
     figure, axes = plt.subplots(2, len(passes), **shared)
     for line, (column, label) in zip(
         axes, (('ms', 'time (ms)'), ('peak_mib', 'peak memory (MiB)')), strict=True
@@ -156,7 +159,7 @@ def draw_scaling(rows: list[dict]) -> Figure:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     looks = {'solid: mmattn': '-', 'dashed: peers': (0, (4, 2))}
     handles += [Line2D([], [], color='0.2', linestyle=look) for look in looks.values()]
-    ncols = 3 if max(map(len, labels)) < MAX_LABEL else 2
+    ncols = 2 if max(map(len, labels)) < MAX_LABEL else 1
     place = dict(loc='outside upper center', ncols=ncols, handlelength=4)
     figure.legend(handles, [*labels, *looks], **place)
     return figure
@@ -170,25 +173,19 @@ def with_ratio(value: float, baseline: float | None, text: str) -> str:
 def draw_throughput(rows: list[dict]) -> Figure:
     """Draw images per second of each model and pass."""
     passes = of_passes(rows)
-    height = 1.7 + 0.32 * len({row['model'] for row in rows})
-    options = dict(figsize=(11, height), squeeze=False, sharey=True)
-    figure, axes = plt.subplots(1, len(passes), **options)
-    for axis, (which, found) in zip(axes[0], passes.items(), strict=True):
+    height = 1 + (1 + 0.3 * len({row['model'] for row in rows})) * len(passes)
+    figure, axes = plt.subplots(len(passes), figsize=(WIDTH, height), squeeze=False)
+    for axis, (which, found) in zip(axes[:, 0], passes.items(), strict=True):
         names, speeds = [r['model'] for r in found], numbers(found, 'images_per_s')
         colors = [OURS if is_ours(name) else PEERS for name in names]
         bars = axis.barh(names, speeds, color=colors)
         baseline = dict(zip(names, speeds, strict=True)).get(found[0]['baseline'])
         labels = [with_ratio(speed, baseline, text_of(speed)) for speed in speeds]
-        shares = [row.get('product_share') for row in found]
-        labels = [
-            f'{label}, {float(share):.0%} of peak' if share else label
-            for label, share in zip(labels, shares, strict=True)
-        ]
-        axis.bar_label(bars, labels, padding=3, fontsize=8)
-        axis.margins(x=0.35 * len(passes) if any(shares) else 0.25)
+        axis.bar_label(bars, labels, padding=3)
+        axis.margins(x=0.6)
+        axis.invert_yaxis()
         axis.set_title(f'{which}, {size_of(found[0])}')
         axis.set_xlabel('images a second')
-    axes[0, 0].invert_yaxis()
     owners = [Patch(color=OURS, label='mmattn'), Patch(color=PEERS, label='peers')]
     figure.legend(handles=owners, loc='outside upper center', ncols=2)
     return figure
@@ -196,24 +193,27 @@ def draw_throughput(rows: list[dict]) -> Figure:
 
 def draw_phases(rows: list[dict]) -> Figure:
     """Draw the phases of a training step as a stacked bar."""
-    figure, axis = plt.subplots(figsize=(11, 1.6 + 0.5 * len(rows)))
+    figure, axis = plt.subplots(figsize=(WIDTH, 2 + 0.55 * len(rows)))
     names, start = [row['config'] for row in rows], [0.0] * len(rows)
     for column, color in PHASES.items():
         width = numbers(rows, column)
         label = column.removesuffix('_ms')
-        bars = axis.barh(names, width, left=start, color=color, label=label)
+        bars = axis.barh(names, width, 0.45, start, color=color, label=label)
         start = [a + b for a, b in zip(start, width, strict=True)]
     baseline = dict(zip(names, start, strict=True)).get(rows[0]['baseline'])
     labels = [
         with_ratio(1 / step, baseline and 1 / baseline, f'{text_of(step)} ms')
         for step in start
     ]
-    axis.bar_label(bars, labels, padding=3, fontsize=8)
-    axis.margins(x=0.25)
-    axis.invert_yaxis()
+    axis.bar_label(bars, labels, padding=3)
+    for i, name in enumerate(names):
+        axis.text(0, i - 0.25, name, va='bottom')
+    axis.set_yticks([])
+    axis.margins(x=0.45)
+    axis.set_ylim(len(names) - 0.6, -0.75)
     axis.xaxis.set_major_formatter('{x:,.0f}')
     axis.set_xlabel(f'milliseconds of a training step, {size_of(rows[0])}')
-    figure.legend(loc='outside upper center', ncols=len(PHASES))
+    figure.legend(loc='outside upper center', ncols=len(PHASES), columnspacing=1)
     return figure
 
 
@@ -234,7 +234,8 @@ def read(path: Path) -> list[dict]:
 
 def save(figure: Figure, note: str, path: Path) -> Path:
     figure.set_layout_engine('constrained')
-    figure.supxlabel(note, fontsize=8, color='0.4')
+    lines = '\n'.join(textwrap.fill(line, MAX_NOTE) for line in note.splitlines())
+    figure.supxlabel(lines, fontsize='medium', color='0.4')
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=120)
     plt.close(figure)
