@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import timm
+
 from mmattn.data.archs import find_arch
 from tools.benchmark.measure import read_csv
 from tools.dev.markdown import markdown
@@ -24,7 +26,9 @@ OURS = {
     'mmattn_lisanet_small': 'lisanet_s',
     'mmattn_lisanet_hybrid_small': 'lisanet_hybrid_s',
     'mmattn_hmait_tiny': 'hmait_t',
+    'mmattn_pvt_small': 'pvt_s',
     'mmattn_pvt_v2_b2': 'pvt_v2_b2',
+    'mmattn_dat_tiny': 'dat_t',
     'mmattn_dat_plus_plus_tiny': 'dat_plus_plus_t',
 }
 # Name, accuracy and its source: timm has weights of each.
@@ -34,7 +38,8 @@ PEERS = {
     'convnext_tiny': ('ConvNeXt-T', 82.1, 'arXiv 2201.03545'),
     'caformer_s18': ('CAFormer-S18', 83.6, 'arXiv 2210.13452'),
 }
-LARGE = 'AVX2', 'AVX-512'
+LARGE = {'AVX2': 'maps_cpu', 'AVX-512': 'maps_avx512_cpu'}
+LICENSES = {'apache-2.0': 'Apache-2.0', 'mit': 'MIT'}  # as timm has them
 
 
 @dataclass
@@ -46,10 +51,10 @@ class Row:
     top1: float
     params: float
     flops: float
-    small: float
-    large: dict[str, float]
-    memory: float
     start: str
+    small: float | None
+    large: dict[str, float]
+    memory: float | None
 
 
 def inference(file: str) -> dict[str, dict[str, str]]:
@@ -57,15 +62,40 @@ def inference(file: str) -> dict[str, dict[str, str]]:
     return {row['model']: row for row in rows if row['pass'] == 'inference'}
 
 
+def model_of(classifier: str) -> dict:
+    names = {model['Name']: model for model in read_models(METAFILE)}
+    return names[f'{classifier}_300e_in1k']
+
+
 def accuracy(classifier: str) -> float:
     """Return the Top-1 accuracy of the paper."""
-    (model,) = (
-        model
-        for model in read_models(METAFILE)
-        if model['Name'] == f'{classifier}_300e_in1k'
-    )
-    (result,) = model['Paper Results']
+    (result,) = model_of(classifier)['Paper Results']
     return result['Metrics']['Top 1 Accuracy']
+
+
+def of_ours(preset: str, classifier: str) -> tuple[str, bool, float, float, float, str]:
+    """Return the first fields of a row: accuracy is the paper's, counts are ours."""
+    counts = model_of(classifier)['Metadata']
+    params, flops = counts['Parameters'] / 1e6, counts['FLOPs'] / 1e9
+    return preset, True, accuracy(classifier), params, flops, start_of(preset)
+
+
+def of_peer(
+    name: str, row: dict[str, str]
+) -> tuple[str, bool, float, float, float, str]:
+    counts = float(row['params_m']), float(row['flops_g'])
+    return (
+        PEERS[name][0],
+        False,
+        PEERS[name][1],
+        *counts,
+        f'its own, {license_of(name)}',
+    )
+
+
+def license_of(name: str) -> str:
+    """Return the license of weights of timm's."""
+    return LICENSES[timm.get_pretrained_cfg(name).license]
 
 
 def start_of(preset: str) -> str:
@@ -73,38 +103,39 @@ def start_of(preset: str) -> str:
     arch = find_arch(preset)
     if arch.start is None:
         return 'random'
-    kind = 'of a related network' if arch.related else 'its own'
-    return f'{kind}, {arch.license or "license unknown"}'
+    kind = 'parts of a related network' if arch.related else 'its own'
+    return f'{kind}, {arch.license or license_of(arch.start.removeprefix("timm://"))}'
 
 
 @cache
 def rows() -> list[Row]:
     """Return the backbones, the fastest on large images first."""
-    small, maps = inference('models_cpu'), inference('maps_cpu')
-    wide = inference('maps_avx512_cpu')
+    small = inference('models_cpu')
+    maps = {isa: inference(file) for isa, file in LARGE.items()}
     found = []
-    for name, row in maps.items():
+    for name in (*OURS, *PEERS):
         classifier = OURS.get(name, name)
-        if name in OURS:
-            preset = name.removeprefix('mmattn_')
-            known = preset, accuracy(classifier), start_of(preset)
-        else:
-            known = *PEERS[name][:2], 'its own, see timm'
-        pair = zip(LARGE, (row, wide[name]), strict=True)
+        at_224 = small.get(classifier)
+        preset = name.removeprefix('mmattn_')
+        is_ours = name in OURS
+        facts = of_ours(preset, classifier) if is_ours else of_peer(name, at_224)
+        large = {
+            isa: float(of[name]['speedup']) for isa, of in maps.items() if name in of
+        }
+        memory = maps['AVX2'].get(name)
         found.append(
             Row(
-                known[0],
-                name in OURS,
-                known[1],
-                float(row['params_m']),
-                float(small[classifier]['flops_g']),
-                float(small[classifier]['speedup']),
-                {isa: float(each['speedup']) for isa, each in pair},
-                float(row['peak_mib']),
-                known[2],
+                *facts,
+                at_224 and float(at_224['speedup']),
+                large,
+                memory and float(memory['peak_mib']),
             )
         )
-    return sorted(found, key=lambda row: -row.large['AVX2'])
+    return sorted(found, key=lambda row: -row.large.get('AVX2', 0))
+
+
+def text_of(value: float | None, digits: int) -> str:
+    return '–' if value is None else f'{value:.{digits}f}'
 
 
 def choose(words: list[str]) -> str:
@@ -115,20 +146,30 @@ def choose(words: list[str]) -> str:
     lines[0] += ['starts from']
     for row in rows():
         name = f'**`{row.name}`**' if row.is_ours else row.name
-        speeds = [f'{speed:.2f}' for speed in (row.small, *row.large.values())]
-        line = [name, f'{row.top1:.1f}', *speeds, f'{row.memory:.0f}']
-        lines.append([*line, f'{row.params:.2f}', f'{row.flops:.2f}', row.start])
+        speeds = row.small, *(row.large.get(isa) for isa in LARGE)
+        line = [name, f'{row.top1:.1f}', *(text_of(speed, 2) for speed in speeds)]
+        line += [text_of(row.memory, 0), f'{row.params:.1f}', f'{row.flops:.2f}']
+        lines.append([*line, row.start])
     if words:
         return markdown([line[: int(words[0])] for line in lines])
-    row = next(iter(inference('maps_cpu').values()))
-    facts = row['machine'], f'{row["threads"]} thread', row['dtype']
-    facts += f'PyTorch {row["torch"]}', row['date'], f'commit {row["commit"]}'
     sources = '; '.join(f'{name} {source}' for name, _, source in PEERS.values())
+    runs = {'at 224': 'models_cpu', **LARGE}
+    origins = '; '.join(f'{what}: {origin(file)}' for what, file in runs.items())
     return (
-        f'{markdown(lines)}\nSpeeds are over Swin-T in the same run ({", ".join(facts)}'
-        f'). Accuracies of our networks are in [the model zoo](model_zoo.md), '
-        f'accuracies of the others in {sources}.\n'
+        f'{markdown(lines)}\nSpeeds are over Swin-T in the same run; a dash was not '
+        f'measured. Accuracies of our networks are in [the model zoo](model_zoo.md), of '
+        f'the others in {sources}. Licenses of their weights are what timm says.\n\n'
+        f'Runs: {origins}.\n'
     )
+
+
+def origin(file: str) -> str:
+    """Describe the machine, the versions and the day of a csv file."""
+    row = next(iter(inference(file).values()))
+    names = 'machine', 'isa', 'dtype', 'torch', 'commit', 'date'
+    machine, isa, dtype, torch, commit, date = (row[name] for name in names)
+    facts = machine, isa, f'threads: {row["threads"]}', dtype, f'PyTorch {torch}'
+    return ', '.join((*facts, f'commit {commit}', date))
 
 
 def draw(path: Path):
@@ -139,14 +180,15 @@ def draw(path: Path):
 
     figure = Figure(figsize=(WIDTH, 4), layout='constrained')
     axis = figure.subplots()
-    for row in rows():
+    measured = [row for row in rows() if 'AVX2' in row.large]
+    for row in measured:
         color, marker = ('#0072b2', 'o') if row.is_ours else ('#777777', 's')
         speed = row.large['AVX2']
         axis.scatter(speed, row.top1, 50, color, marker=marker)
         # A label would hide a point that is a little higher and to the right.
         is_free = not any(
             0.1 < other.large['AVX2'] - speed < 0.45 and 0 < other.top1 - row.top1 < 0.5
-            for other in rows()
+            for other in measured
         )
         offset = dict(xytext=(6, 5 if is_free else -13), textcoords='offset points')
         axis.annotate(row.name, (speed, row.top1), **offset, color=color)
