@@ -18,12 +18,14 @@ FONT = FontProperties(size=SIZE, math_fontfamily='cm')
 PARSER = MathTextParser('path')
 LETTERS = {Path.MOVETO: 'M', Path.LINETO: 'L', Path.CURVE3: 'Q', Path.CURVE4: 'C'}
 ALIGNED = re.compile(r'^\\begin{aligned}(.*)\\end{aligned}$')
+SUM = re.compile(r'\\sum(_(\w|{[^}]*}))?')  # with its limit, before a thin space
 # What TeX has and matplotlib lacks.
 PLAIN = {r'\tfrac': r'\frac', r'\big': '', r'\Big': ''}
 
 
 def svg(tex: str) -> str:
     """Return a formula as an SVG image that stands on the baseline of its line."""
+    tex = SUM.sub(r'\g<0>\\,', tex)
     tex = re.sub(r'\\[A-Za-z]+', lambda found: PLAIN.get(found[0], found[0]), tex)
     width, height, depth, *_ = PARSER.parse(f'${tex}$', dpi=72, prop=FONT)
     parts = [

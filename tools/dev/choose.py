@@ -157,7 +157,7 @@ def choose(words: list[str]) -> str:
     origins = '; '.join(f'{what}: {origin(file)}' for what, file in runs.items())
     return (
         f'{markdown(lines)}\nSpeeds are over Swin-T in the same run; a dash was not '
-        f'measured. Accuracies of our networks are in [the model zoo](model_zoo.md), of '
+        'measured. Accuracies of our networks are in [the model zoo](model_zoo.md), of '
         f'the others in {sources}. Licenses of their weights are what timm says.\n\n'
         f'Runs: {origins}.\n'
     )

@@ -2,7 +2,7 @@
 
     python -m tools.gpu.report --operators landmark_attention --capability 90
 
-`docs/benchmarks/README.md` says how to read the table. A kernel is compiled ahead of
+`docs/gpu_report.md` says how to read the table. A kernel is compiled ahead of
 time, and `tools.gpu.sass` follows a few of its programs through the disassembly. The
 rows `total`, `pytorch` and `definition` compare an operator with its reference.
 """
