@@ -121,11 +121,14 @@ def styles_of(methods: list[str], operator: str) -> dict[str, dict]:
 
 
 def label_log(axis: Axis):
-    """Label 1, 2 and 5 times each power of ten, as plain numbers."""
+    """Label powers of ten as plain numbers, of a short axis also 2 and 5 times them."""
+
+    def minor(value: float, _) -> str:
+        low, high = axis.get_view_interval()
+        return text_of(value) if high < 1e3 * low and f'{value:e}'[0] in '25' else ''
+
     axis.set_major_formatter(lambda value, _: text_of(value))
-    axis.set_minor_formatter(
-        lambda value, _: text_of(value) if f'{value:e}'[0] in '25' else ''
-    )
+    axis.set_minor_formatter(minor)
 
 
 def draw_scaling(rows: list[dict]) -> Figure:
@@ -134,7 +137,7 @@ def draw_scaling(rows: list[dict]) -> Figure:
         list(dict.fromkeys(row['method'] for row in rows)), rows[0]['operator']
     )
     passes = of_passes(rows)
-    size = WIDTH, 5.5 + 0.2 * len(styles)
+    size = WIDTH, 6.5 + 0.2 * len(styles)
     shared = dict(figsize=size, squeeze=False, sharex=True, sharey='row')
     figure, axes = plt.subplots(2, len(passes), **shared)
     for line, (column, label) in zip(
