@@ -93,6 +93,7 @@ test-all: env
 NOTEBOOKS ?= cache
 
 docs: $(ALL)
+	rm -rf docs/api/generated  # of names that are gone
 	$(BIN)/python -m sphinx -b html -W --keep-going -d build/doctrees \
 		-D nb_execution_mode=$(NOTEBOOKS) docs build/docs
 
