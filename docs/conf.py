@@ -34,10 +34,11 @@ nitpicky = False
 # Facts of the first page, which `pyproject.toml` has.
 package = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
 address = package.get('urls', {}).get('Repository')
+nowhere = 'no public address yet: it will stand here'
 myst_substitutions = {
     'release': release,
     'license': package['license'],
-    'repository': f'<{address}>' if address else 'not published yet; will stand here',
+    'repository': f'<{address}>' if address else nowhere,
 }
 
 # Fences and headings are GitHub's, so that pages can be read there too.
