@@ -14,7 +14,6 @@ from config_files import (
     config_id,
     load,
     metafiles,
-    short_name,
 )
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
@@ -24,7 +23,7 @@ from mmattn.analysis.flops import build
 from mmattn.engine.config_check import check_arguments, check_scopes
 from mmattn.engine.map_check import check_maps
 from mmattn.engine.schedule import Length, mismatches, scaled
-from mmattn.models.presets import all_presets
+from mmattn.models.presets import all_presets, short_name
 from mmattn.registry import MODELS
 from mmattn.weights.names import find_published
 from tools.dev import tables

@@ -43,13 +43,6 @@ class Arch:
     related: bool
 
     @property
-    def short(self) -> str:
-        """Return the name in file names: `pvt_v2_b0`, `ivit_n`."""
-        family, _, size = self.name.rpartition('_')
-        words = 'nano', 'tiny', 'small', 'base', 'medium', 'large'
-        return f'{family}_{size[0] if size in words else size}'
-
-    @property
     def is_small(self) -> bool:
         return self.parameters < 5e6
 
