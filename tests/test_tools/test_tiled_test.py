@@ -50,7 +50,7 @@ def config(request, tmp_path, monkeypatch, forget_instances):
     if request.param == 'labels':
         args = ['labels', 'images', 'maps', '--classes', 'left', 'right']
     args += ['--val-images', 'b*', '--tile', '64', '--no-estimate']
-    convert.main([*args, '--out', 'data/set'])
+    convert.main(['--arch', 'ivit_nano', *args, '--out', 'data/set'])
     path = f'data/{CONFIG[request.param]}'
     torch.manual_seed(0)
     model, _ = build_model(Config.fromfile(path), None)
