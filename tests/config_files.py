@@ -15,14 +15,6 @@ RECIPES = recipes()  # by `<folder>/<name>`
 
 # Networks of other papers, which classes of ours build.
 OTHER_NETWORKS = {'deit': 'mait', 'cait': 'masked_cait', 'dat_plus': 'dat_plus_plus'}
-SIZES = dict(nano='n', xtiny='xt', tiny='t', xsmall='xs', small='s', medium='m')
-SIZES |= dict(base='b', large='l', isotropic='i')
-
-
-def short_name(preset: str) -> str:
-    """Return how configs of a preset begin: `ivit_t` for `ivit_tiny`."""
-    family, _, size = preset.rpartition('_')
-    return f'{family}_{SIZES.get(size, size)}'
 
 
 def config_id(path: Path) -> str:

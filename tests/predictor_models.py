@@ -125,8 +125,11 @@ def write_run(folder: Path, task: str, name: str = 'epoch_2.pth') -> Path:
     cfg = CONFIGS[task]()
     text = [f'{key} = {value!r}\n' for key, value in cfg.to_dict().items()]
     (folder / f'{task}.py').write_text(''.join(text))
-    torch.manual_seed(0)
     model, _ = build_model(cfg, None)
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:  # `trunc_normal_` draws otherwise in PyTorch 2.10
+            parameter.data.normal_(std=parameter[0].numel() ** -0.5)
     meta = dict(dataset_meta=dict(classes=tuple(CLASSES[task])))
     if task == 'segmentation':
         meta['dataset_meta']['palette'] = PALETTE

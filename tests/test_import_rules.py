@@ -37,7 +37,7 @@ ALLOWED = {
     'mmattn.models': {'mmattn.ops', 'mmattn.registry', 'mmattn.weights'},
     'mmattn.results': {'mmattn.files', 'mmattn.images'},
     'mmattn.evaluation': MIDDLE | {'mmattn.data', 'mmattn.results'},
-    'mmattn.engine': MIDDLE | {'mmattn.data', 'mmattn.compat'},
+    'mmattn.engine': MIDDLE | {'mmattn.compat', 'mmattn.data', 'mmattn.results'},
     'mmattn.integrations': MIDDLE,
     'mmattn.export': HIGH,
     'mmattn.apis': HIGH | {'mmattn.export'},

@@ -4,34 +4,40 @@ Each check looks for one fault and says what it has seen. A check that does not 
 such as one of boxes for a classifier, says nothing.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from mmengine.config import Config
 from scipy.optimize import linear_sum_assignment
 
+from mmattn.errors import UserError
+
 from ..data.archs import MEAN, STD
+from ..data.coco_json import read_coco
+from ..data.image_files import IMAGE_SUFFIXES
+from ..data.layouts.leaks import content_of, shared
 from ..engine.data.build import innermost_dataset
-from ..files import file_digest
 from ..images import read_image
+from ..models.limits import detection_limits
 from ..results import SCORE, Detections, Segmentation
-from .samples import IGNORED, Sample, match, overlaps
+from ..results.matching import match, overlaps
+from .samples import IGNORED, Sample
 
 FEWEST = 20  # objects or images that a statement needs
 CONFIDENT = 0.6  # score of a detection that is hardly by chance
 ELSEWHERE = 0.1  # IoU below which a detection is at no object
 UNLABELED = 0.3  # share of the confident detections that are at no object
-OUTSIDE = 0.2  # share of boxes that leave their image
 AT_BORDER = 0.6  # share of boxes that end at the right or the lower border
 SMALL_SIDE, SMALL_SHARE = 8, 0.3  # pixels that the model sees, and share of the objects
 COLORS = 30  # images whose colors are compared
 DISTINCT = 8  # levels of gray by which red and blue must differ
 DIVERGES = 1.5  # times, by which the loss is above its lowest
+WRONG = 'wrong annotations'
 OTHER_MEAN, OTHER_STD = 20, 1.3  # levels, and a factor, of another normalization
 
 
@@ -75,13 +81,13 @@ def diagnose(
         *_losses(records),
         *_classes(samples),
     ]
-    if not any(each.cause == 'corners as width and height' for each in found):
+    if not any(each.cause == WRONG for each in found):
         found += _unlabeled(samples)
     return found
 
 
 class _Split:
-    """The files and the objects of a data set, read without its checks."""
+    """The files and the objects of a data set; a `fault` where they cannot be meant."""
 
     def __init__(self, cfg: Config, key: str):
         dataset = innermost_dataset(cfg.get(key))
@@ -92,22 +98,29 @@ class _Split:
             prefix = prefix.get('img') or prefix.get('img_path') or ''
         folder = root / prefix
         file = root / (dataset.get('ann_file') or '')
-        self.sizes, self.boxes, self.files = {}, [], []
+        self.sizes, self.boxes, self.files, self.fault = {}, [], [], None
         if file.suffix == '.json' and file.is_file():
-            content = json.loads(file.read_text())
+            try:
+                content = read_coco(file).content
+            except UserError as error:
+                self.fault = str(error)
+                return
             for image in content['images']:
                 self.sizes[image['id']] = image['width'], image['height']
                 self.files.append(folder / image['file_name'])
             for entry in content['annotations']:
-                if not entry.get('iscrowd') and len(entry.get('bbox', ())) == 4:
+                if not entry['iscrowd']:
                     self.boxes.append((entry['image_id'], *entry['bbox']))
         elif file.suffix == '.txt' and file.is_file():
             lines = file.read_text().splitlines()
             self.files = [folder / line.rpartition(' ')[0] for line in lines]
-        elif folder.is_dir():
-            files = (path for path in sorted(folder.rglob('*')) if path.is_file())
-            self.files = list(files)
-        self.files = [path for path in self.files if path.is_file()]
+        elif dataset and folder.is_dir():
+            self.files = sorted(folder.rglob('*'))
+        self.files = [
+            path
+            for path in self.files
+            if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
+        ]
 
     def table(self) -> np.ndarray:
         """Return x, y, width, height of boxes, and width, height of images: (n, 6)."""
@@ -117,42 +130,30 @@ class _Split:
 
 def _boxes(splits: dict[str, _Split]) -> Iterator[Finding]:
     for key, split in splits.items():
+        if split.fault:
+            yield Finding(WRONG, split.fault)
         x, y, w, h, width, height = split.table().T
-        if len(x) < FEWEST:
-            continue
-        leaves = (x + w > 1.02 * width) | (y + h > 1.02 * height)
-        fits = (w > x) & (h > y) & (w <= 1.02 * width) & (h <= 1.02 * height)
         ends = (x + w >= width - 1) & (x > 1) | (y + h >= height - 1) & (y > 1)
-        cause, remedy = (
-            'corners as width and height',
-            ('the boxes seem to be x1, y1, x2, y2: COCO has x, y, width, height'),
-        )
-        if leaves.mean() > OUTSIDE and fits.mean() > 0.9:
-            seen = f'{leaves.mean():.0%} of the boxes of {key} leave their image'
-            yield Finding(cause, f'{seen}; {remedy}')
-        elif ends.mean() > AT_BORDER:
-            seen = f'{ends.mean():.0%} of the boxes of {key} end at the right or lower'
-            yield Finding(cause, f'{seen} border of their image; {remedy}')
+        if len(x) >= FEWEST and ends.mean() > AT_BORDER:
+            yield Finding(
+                WRONG,
+                f'{ends.mean():.0%} of the boxes of {key} end at the right or lower '
+                'border of their image; they seem to be x1, y1, x2, y2: COCO has x, '
+                'y, width, height',
+            )
 
 
 def _leaks(splits: dict[str, _Split]) -> Iterator[Finding]:
-    sizes = {key: [p.stat().st_size for p in s.files] for key, s in splits.items()}
-    shared = set(sizes['train']) & set(sizes['val'])
-    digests = {
-        key: {
-            file_digest(path): path
-            for path, size in zip(split.files, sizes[key], strict=True)
-            if size in shared
-        }
+    items = {
+        key: [SimpleNamespace(path=path) for path in split.files]
         for key, split in splits.items()
     }
-    same = digests['train'].keys() & digests['val'].keys()
-    if same:
-        first = min(digests['val'][digest] for digest in same)
+    pairs = shared(items, content_of(items))
+    if pairs:
         yield Finding(
             'leaked split',
-            f'{len(same)} images of val are also in train, such as {first}: the '
-            'metrics are too good',
+            f'{len(pairs)} images of val are also in train, such as '
+            f'{pairs[0][1].path}: the metrics are too good',
         )
 
 
@@ -222,15 +223,9 @@ def _sizes(cfg: Config, split: _Split) -> Iterator[Finding]:
 
 def _limits(cfg: Config, split: _Split) -> Iterator[Finding]:
     most = max(Counter(image for image, *_ in split.boxes).values(), default=0)
-    test = cfg.model.get('test_cfg') or {}
-    limits = {
-        'test_cfg.max_per_img': test.get('max_per_img'),
-        'test_cfg.rpn.max_per_img': (test.get('rpn') or {}).get('max_per_img'),
-        'test_cfg.rcnn.max_per_img': (test.get('rcnn') or {}).get('max_per_img'),
-    }
-    reached = {k: v for k, v in limits.items() if v is not None and v < most}
+    reached = {k: v for k, v in detection_limits(cfg.model).items() if v < most}
     if reached:
-        text = ', '.join(f'model.{key} is {value}' for key, value in reached.items())
+        text = ', '.join(f'{key} is {value}' for key, value in reached.items())
         yield Finding(
             'limit reached',
             f'an image of val has {most} objects, but {text}: the rest is cut off',
@@ -304,7 +299,8 @@ def _pairs(sample: Sample) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     truth, found = sample.truth, sample.found
     if isinstance(found, Detections):
         found = found.above(SCORE)
-        pairs = np.array(match(found.boxes, truth.boxes), int).reshape(-1, 2)
+        pairs = match(found.boxes, truth.boxes).items()
+        pairs = np.array([*pairs], int).reshape(-1, 2)
         yield truth.labels[pairs[:, 1]], found.labels[pairs[:, 0]]
     elif isinstance(found, Segmentation):
         known = truth.labels != IGNORED

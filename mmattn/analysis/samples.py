@@ -14,10 +14,10 @@ from torch import nn
 from ..export.preprocessing import raw_channels
 from ..images import read_channels, read_image, shown
 from ..results import SCORE, Classification, Detections, Segmentation
+from ..results.matching import match
 from ..results.samples import as_result, truth_of
 
 Result = Detections | Segmentation | Classification
-MATCH = 0.5  # IoU of a detection and the object that it found
 IGNORED = 255
 
 
@@ -45,7 +45,9 @@ class Sample:
         if isinstance(self.found, Detections):
             found = self.found.above(SCORE)
             pairs = match(found.boxes, self.truth.boxes)
-            hits = sum(found.labels[i] == self.truth.labels[j] for i, j in pairs)
+            hits = sum(
+                found.labels[i] == self.truth.labels[j] for i, j in pairs.items()
+            )
             return len(self.truth) - int(hits), len(found) - int(hits)
         if isinstance(self.found, Segmentation):
             labels = self.truth.labels
@@ -67,27 +69,6 @@ class Sample:
             return f'{missed / self.truth.labels.size:.0%} of the pixels wrong'
         (name, score), *_ = self.found.top(1)
         return f'{self.truth.top(1)[0][0]} as {name} {score:.2f}'
-
-
-def overlaps(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the IoU of boxes (n, 4) and (m, 4), x1, y1, x2, y2, of shape (n, m)."""
-    low = np.maximum(first[:, None, :2], second[None, :, :2])
-    high = np.minimum(first[:, None, 2:], second[None, :, 2:])
-    shared = np.clip(high - low, 0, None).prod(2)
-    areas = [np.clip(b[:, 2:] - b[:, :2], 0, None).prod(1) for b in (first, second)]
-    return shared / np.maximum(areas[0][:, None] + areas[1] - shared, 1e-9)
-
-
-def match(found: np.ndarray, truth: np.ndarray) -> list[tuple[int, int]]:
-    """Match boxes, best first, to the free object of the largest IoU, of any class."""
-    table = overlaps(found, truth)
-    pairs = []
-    for i, row in enumerate(table):
-        j = int(row.argmax()) if row.size else -1
-        if j >= 0 and row[j] >= MATCH:
-            pairs.append((i, j))
-            table[:, j] = -1
-    return pairs
 
 
 class Validation:

@@ -12,7 +12,7 @@ from mmengine.config import Config
 
 from mmattn.errors import UserError
 
-from ..data.archs import find_arch
+from ..data.archs import DEFAULT, find_arch
 from ..data.recognize import config_for
 from ..engine.start import fetch_start, settle_start, use_pretrained
 from ..files import read_config_file
@@ -44,7 +44,7 @@ BY_EPOCH = 'train_cfg = dict(max_epochs={epochs}, val_interval={interval})\n'
 
 def finetune(
     data: str | Path,
-    arch: str = 'pvt_v2_b0',
+    arch: str = DEFAULT,
     minutes: float = 20,
     *,
     pretrained: str | Path | None = None,

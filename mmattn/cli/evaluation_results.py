@@ -17,6 +17,7 @@ from mmattn.errors import UserError
 from ..evaluation import LabelConfusion
 from ..files.atomic import write_atomically
 from ..images.draw import draw_confusion, draw_precision_recall
+from ..results.matching import MATCH
 from .terminal import print_table
 
 OURS = 'mmattn.CocoMetric'
@@ -64,13 +65,6 @@ def counting_metric(runner: Runner):
     return metric
 
 
-def class_figures(metric) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the figures of each class, by what is counted and by class."""
-    if isinstance(metric, LabelConfusion):
-        return dict(labels=metric.classes)
-    return {kind: found['classes'] for kind, found in metric.details.items()}
-
-
 def print_classes(figures: Mapping):
     for kind, rows in figures.items():
         table = Table(title=f'{kind}, each class')
@@ -114,7 +108,7 @@ def write_results(
         torch=torch.__version__,
         metrics=dict(metrics),
     )
-    if per_class and (figures := class_figures(metric)):
+    if per_class and (figures := metric.class_rows):
         print_classes(figures)
         content['classes'] = figures
         if not isinstance(metric, LabelConfusion):
@@ -123,8 +117,6 @@ def write_results(
         names = list(metric.dataset_meta['classes'])
         title = 'percent of the pixels or images of each row'
         if not isinstance(metric, LabelConfusion):
-            from ..evaluation.coco import MATCH
-
             title = f'percent of each row; score >= {metric.score_thr}, IoU >= {MATCH}'
         draw_confusion(metric.confusion, names, folder / CONFUSION, title)
         content['confusion'] = dict(classes=names, counts=metric.confusion.tolist())

@@ -26,7 +26,7 @@ from .evaluation_results import (
     write_results,
 )
 from .terminal import parse_run, positive
-from .tiled_test import TiledTest, add_tile_options
+from .tiled_test import add_tile_options, compare_with_tiles, use_tiles
 
 PREDICTION_SUFFIXES = ('.pkl', '.pickle')
 METRICS_SUFFIXES = ('.json', '.yaml', '.yml', *PREDICTION_SUFFIXES)
@@ -218,7 +218,8 @@ def main(argv: list[str] | None = None):
     args = parse_args(argv)
     cfg = load_config(args, dataloader='test_dataloader')
     cfg.load_from = args.checkpoint
-    tiled = TiledTest(cfg, args) if args.tile is not None else None
+    if args.tile is not None:
+        use_tiles(cfg, args)
     if args.out is not None:
         check_out(args.out, args.out_item, cfg.default_scope)
     if args.show or args.show_dir:
@@ -241,7 +242,9 @@ def main(argv: list[str] | None = None):
     if dumps_predictions:
         runner.test_evaluator.metrics.append(dump_metric(cfg.default_scope, args.out))
     started = time.monotonic()
-    metrics = tiled(runner) if tiled is not None else runner.test()
+    metrics = runner.test()
+    if args.tile is not None:
+        compare_with_tiles(runner, metrics)
     if is_main_process():
         results = write_results(
             runner,

@@ -13,7 +13,7 @@ from ..weights.names import SCHEME, published_files
 
 STRIDES = 4, 8, 16, 32  # that the necks of converted configs take
 RANDOM = 'none'
-DEFAULT = 'ivit_nano'
+DEFAULT = 'pvt_v2_b0'  # few parameters, and weights that anybody may use
 # Of the images of ImageNet, RGB. All published weights here were trained with it.
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
@@ -41,13 +41,6 @@ class Arch:
     start: str | None
     license: str | None
     related: bool
-
-    @property
-    def short(self) -> str:
-        """Return the name in file names: `pvt_v2_b0`, `ivit_n`."""
-        family, _, size = self.name.rpartition('_')
-        words = 'nano', 'tiny', 'small', 'base', 'medium', 'large'
-        return f'{family}_{size[0] if size in words else size}'
 
     @property
     def is_small(self) -> bool:

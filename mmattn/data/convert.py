@@ -17,6 +17,7 @@ beside the folder and is yours to edit. A few timed steps tell how long it train
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from PIL import ImageColor
@@ -24,6 +25,7 @@ from PIL import ImageColor
 from mmattn.errors import UserError
 
 from ..files.config_text import check_text
+from ..models.presets import short_name
 from . import estimate, formats, own_config, own_data
 from .archs import find_arch
 from .class_folders import read_folders, write_folders
@@ -124,6 +126,13 @@ def tiling_of(args: argparse.Namespace) -> Tiling | None:
     return Tiling(args.tile, args.overlap, args.min_visible, args.empty_tiles)
 
 
+def cut_all_but_tests(whole: dict[str, list], cut: Callable) -> dict[str, list]:
+    """Return the tiles of each split, and the whole images to test on."""
+    splits = {name: cut(found, name) for name, found in whole.items() if name != 'test'}
+    splits['test' if 'test' in whole else WHOLE] = whole.get('test', whole['val'])
+    return splits
+
+
 def convert_objects(args: argparse.Namespace) -> own_config.Written:
     """Write a data set of objects, and return the text of its config."""
     for option in ('ignore', 'palette'):
@@ -134,13 +143,12 @@ def convert_objects(args: argparse.Namespace) -> own_config.Written:
     whole = divide(pictures, args)
     splits = whole
     if tiling is not None:
-        splits = {
-            name: cut_pictures(found, tiling, args.seed if name == 'train' else None)
-            for name, found in whole.items()
-            if name != 'test'
-        }
-        test = 'test' if 'test' in whole else WHOLE
-        splits[test] = whole.get('test', whole['val'])
+        splits = cut_all_but_tests(
+            whole,
+            lambda found, name: cut_pictures(
+                found, tiling, args.seed if name == 'train' else None
+            ),
+        )
 
     def write(folder: Path) -> dict:
         return own_data.write_coco(splits, classes, folder)
@@ -220,9 +228,7 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
     whole = divide(items, args)
     splits = whole
     if tiling is not None:
-        splits = {n: cut_maps(f, tiling) for n, f in whole.items() if n != 'test'}
-        test = 'test' if 'test' in whole else WHOLE
-        splits[test] = whole.get('test', whole['val'])
+        splits = cut_all_but_tests(whole, lambda found, _: cut_maps(found, tiling))
 
     def write(folder: Path) -> dict:
         return write_label_maps(splits, legend, folder)
@@ -293,8 +299,8 @@ def convert(argv: list[str] | None = None) -> Path:
     written = special.get(args.format, convert_objects)(args)
     for warning in written.warnings:
         print(f'warning: {warning}', file=sys.stderr)
-    short = find_arch(args.arch).short
-    path = args.out.parent / f'{written.method}_{short}_{args.out.name}.py'
+    name = f'{written.method}_{short_name(args.arch)}_{args.out.name}.py'
+    path = args.out.parent / name
     write_config(written.text, path)
     if not args.no_estimate:
         print('timing a few steps (--no-estimate leaves this out)', flush=True)

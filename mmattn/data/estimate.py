@@ -34,6 +34,7 @@ def seconds_per_step(config: Path) -> float:
     reason = f'no two steps in {LIMIT} s'
     with tempfile.TemporaryDirectory() as folder:
         command = [*TRAIN, config, '--work-dir', folder, '--no-validate']
+        command += ['--pretrained', 'none']
         try:
             done = subprocess.run(
                 [*command, '--cfg-options', *OPTIONS],

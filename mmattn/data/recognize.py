@@ -9,6 +9,7 @@ from pathlib import Path
 from mmattn.errors import UserError
 
 from ..files.config_text import check_text
+from ..models.presets import short_name
 from . import convert, own_config
 from .archs import Arch
 from .classes import check_classes
@@ -65,7 +66,7 @@ def config_for(
         written = _label_maps(data, arch, pretrained, classes)
     else:
         return _converted(data, arch, pretrained, classes)
-    path = data.parent / f'{written.method}_{arch.short}_{data.name}.py'
+    path = data.parent / f'{written.method}_{short_name(arch.name)}_{data.name}.py'
     if not path.exists():
         path.write_text(written.text, encoding='utf-8')
     return path

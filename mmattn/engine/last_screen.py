@@ -1,37 +1,10 @@
 """Say at the end of a training how good each class is, and what it leaves."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from mmengine.hooks import Hook
 
 from .checkpoint_hook import CheckpointHook
-
-DIGITS = 3
-
-
-def class_rows(metric) -> dict[str, Mapping[str, Mapping[str, float]]]:
-    """Return the figures of each class that a metric has counted, by their kind.
-
-    `mmattn.CocoMetric` has them under `details`, `mmattn.LabelConfusion` under
-    `classes`; other metrics have none.
-    """
-    details = getattr(metric, 'details', None)
-    if isinstance(details, Mapping):
-        return {kind: found['classes'] for kind, found in details.items()}
-    classes = getattr(metric, 'classes', None)
-    return {'labels': classes} if isinstance(classes, Mapping) and classes else {}
-
-
-def table(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return the lines of a table with a line for each class."""
-    items = list(next(iter(rows.values())))
-    width = max(map(len, [*rows, 'class']))
-    lines = [f'{"class":<{width}}  ' + '  '.join(items)]
-    for name, row in rows.items():
-        figures = '  '.join(f'{row[i]:>{len(i)}.{DIGITS}f}' for i in items)
-        lines.append(f'{name:<{width}}  {figures}')
-    return lines
 
 
 class LastScreenHook(Hook):
@@ -40,11 +13,13 @@ class LastScreenHook(Hook):
     priority = 'LOWEST'
 
     def after_train(self, runner):
+        from ..results.tables import class_table  # not at the start of each training
+
         evaluator = getattr(runner.val_loop, 'evaluator', None)
         for metric in getattr(evaluator, 'metrics', ()):
-            for kind, rows in class_rows(metric).items():
+            for kind, rows in getattr(metric, 'class_rows', {}).items():
                 title = f'{kind} of each class, at the last validation'
-                runner.logger.info('\n'.join([title, *table(rows)]))
+                runner.logger.info(f'{title}\n{class_table(rows)}')
         best = [
             path
             for hook in runner.hooks

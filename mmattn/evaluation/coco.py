@@ -10,7 +10,6 @@ from importlib.util import find_spec
 import numpy as np
 from mmdet.datasets.api_wrappers import COCO as MMDetCOCO
 from mmdet.evaluation import CocoMetric as MMDetCocoMetric
-from mmdet.evaluation import bbox_overlaps
 from mmengine.fileio import get_local_path
 from mmengine.logging import MMLogger, print_log
 from pycocotools import mask as coco_masks
@@ -21,6 +20,8 @@ from mmattn.registry import METRICS
 from ..data.coco_json import index, numbered, read_coco
 from ..models.limits import reached_limits
 from ..results import SCORE
+from ..results.matching import match
+from ..results.tables import class_table
 
 if find_spec('faster_coco_eval') is not None:
     from faster_coco_eval import COCO
@@ -32,7 +33,6 @@ else:
 ITEMS = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 AREAS = ('all', 's', 'm', 'l')  # in the order of COCO's precision
 COCO_LIMIT = 100  # detections of an image in COCO's AP
-MATCH = 0.5  # IoU of a detection and the object that it found
 
 
 @METRICS.register_module()
@@ -92,6 +92,11 @@ class CocoMetric(MMDetCocoMetric):
             found.content['categories'].sort(key=lambda category: category['id'])
         self._coco_api = index(found.content, MMDetCOCO())
 
+    @property
+    def class_rows(self) -> dict[str, dict[str, dict[str, float]]]:
+        """The figures of each class, by 'bbox' and 'segm'."""
+        return {kind: found['classes'] for kind, found in self.details.items()}
+
     def compute_metrics(self, results: list) -> dict[str, float]:
         if self.outfile_prefix or not {'bbox', 'segm'}.issuperset(self.metrics):
             return super().compute_metrics(results)
@@ -124,7 +129,9 @@ class CocoMetric(MMDetCocoMetric):
                 precision=evaluation.eval['precision'][0, :, :, 0, -1],
             )
             if self.classwise:
-                self._log_classes(kind)
+                MMLogger.get_current_instance().info(
+                    f'{kind} AP of each class\n{class_table(self.class_rows[kind])}'
+                )
                 metrics |= {
                     f'{kind}_{name}_mAP': round(row['mAP'], 3)
                     for name, row in self.details[kind]['classes'].items()
@@ -223,17 +230,8 @@ class CocoMetric(MMDetCocoMetric):
                 annotations.append(entry)
         return annotations
 
-    def _log_classes(self, kind: str):
-        rows = self.details[kind]['classes']
-        width = max(map(len, [*rows, 'class']))
-        lines = [f'{kind} AP of each class', f'{"class":<{width}}  ' + '  '.join(ITEMS)]
-        for name, row in rows.items():
-            figures = '  '.join(f'{row[item]:>{len(item)}.3f}' for item in ITEMS)
-            lines.append(f'{name:<{width}}  {figures}')
-        MMLogger.get_current_instance().info('\n'.join(lines))
-
     def _confuse(self, truth: COCO, found: Sequence[dict]) -> np.ndarray:
-        """Match detections, best first, to the free object of the largest IoU."""
+        """Count the pairs of `match`, and what finds none."""
         count = len(self.cat_ids)
         labels = {category: i for i, category in enumerate(self.cat_ids)}
         counts = np.zeros((count + 1, count + 1), np.int64)
@@ -244,18 +242,11 @@ class CocoMetric(MMDetCocoMetric):
             given = [labels[entry['category_id']] for entry in objects]
             order = np.argsort(-result['scores'], kind='stable')
             order = order[result['scores'][order] >= self.score_thr]
-            overlaps = bbox_overlaps(result['bboxes'][order], boxes)
-            for row, label in zip(overlaps, result['labels'][order], strict=True):
-                best = row.argmax() if row.size else None
-                if best is None or row[best] < MATCH:
-                    counts[count, label] += 1
-                    continue
-                counts[given[best], label] += 1
-                overlaps[:, best] = -1  # found
-                given[best] = None
-            for label in given:
-                if label is not None:
-                    counts[label, count] += 1
+            pairs = match(result['bboxes'][order], boxes)
+            for i, label in enumerate(result['labels'][order]):
+                counts[given[pairs[i]] if i in pairs else count, label] += 1
+            for j in set(range(len(given))).difference(pairs.values()):
+                counts[given[j], count] += 1
         return counts
 
 

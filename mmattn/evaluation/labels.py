@@ -41,6 +41,11 @@ class LabelConfusion(BaseMetric):
         super().__init__(collect_device, prefix)
         self.confusion, self.classes = None, {}
 
+    @property
+    def class_rows(self) -> dict[str, dict[str, dict[str, float]]]:
+        """The figures of each class."""
+        return dict(labels=self.classes) if self.classes else {}
+
     def process(self, data_batch, data_samples):
         count = len(self.dataset_meta['classes'])
         for sample in data_samples:

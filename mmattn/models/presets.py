@@ -12,6 +12,9 @@ from mmattn.models import backbones
 from mmattn.models.backbones.base_backbone import BaseBackbone
 from mmattn.models.classifiers import PooledClassifier
 
+SIZES = dict(nano='n', xtiny='xt', tiny='t', xsmall='xs', small='s', medium='m')
+SIZES |= dict(base='b', large='l', isotropic='i')
+
 
 def all_presets() -> dict[str, tuple[type[BaseBackbone], str]]:
     """Return the class and the value of its `arch` for each name, sorted."""
@@ -37,6 +40,12 @@ def find_preset(name: str) -> tuple[type[BaseBackbone], str]:
             'lists all'
         )
     return known[name]
+
+
+def short_name(name: str) -> str:
+    """Return how configs of a preset begin: `ivit_t` for `ivit_tiny`."""
+    family, _, size = name.rpartition('_')
+    return f'{family}_{SIZES.get(size, size)}'
 
 
 def list_models(pattern: str = '*') -> list[str]:

@@ -23,7 +23,7 @@ IMAGES = {'train': 12, 'val': 6}
 OBJECTS = 8
 PLANTED = {
     'shifted category ids',
-    'corners as width and height',
+    'wrong annotations',
     'missing labels',
     'leaked split',
     'swapped channels',
@@ -215,8 +215,8 @@ def plant_normalization(case):
 FAULTS = {
     plant_shift: 'shifted category ids',
     plant_order: 'class order',
-    plant_corners: 'corners as width and height',
-    plant_clipped_corners: 'corners as width and height',
+    plant_corners: 'wrong annotations',
+    plant_clipped_corners: 'wrong annotations',
     plant_missing_labels: 'missing labels',
     plant_leak: 'leaked split',
     plant_swapped_files: 'swapped channels',

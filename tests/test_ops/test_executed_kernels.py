@@ -5,7 +5,7 @@ an access out of bounds, a wrong barrier, or a loop without an end.
 """
 
 from functools import partial
-from itertools import cycle
+from itertools import cycle, product
 
 import compiled_extension
 import pytest
@@ -22,7 +22,6 @@ pytest.importorskip('triton')
 if INTERPRETED:
     pytest.skip('the interpreter compiles no kernels', allow_module_level=True)
 
-import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import JITFunction, driver
 
@@ -33,13 +32,9 @@ from tools.gpu.cuda import executed_cuda
 from tools.gpu.prove import prove
 from tools.gpu.report import passes
 
-pytestmark = pytest.mark.skipif(
-    tuple(map(int, triton.__version__.split('.')[:2])) > (3, 8),
-    reason='tools/gpu does not know all instructions that Triton 3.9 emits',
-)
 NAMES = names_of('ms_deform_attn')
 DTYPES = torch.float32, torch.bfloat16, torch.float16
-FAST = {(80, torch.float32), (90, torch.bfloat16)}
+FAST = (80, torch.float32), (90, torch.bfloat16)
 SMALL = [call for name in OPERATORS for call in small_calls(name)]
 ODD = [call for name in OPERATORS for call in odd_calls(name)]
 CAPABILITIES = 80, 86, 89, 90, 120
@@ -58,20 +53,16 @@ def name_of(value) -> str | None:
     return f'{value.operator}, {value}' if isinstance(value, Call) else None
 
 
-@pytest.mark.parametrize(
-    'capability, dtype',
-    [
-        pytest.param(
-            capability, dtype, id=f'sm_{capability}, {str(dtype)[6:]}',
-            marks=[] if (capability, dtype) in FAST else pytest.mark.slow,
-        )
-        for capability in (80, 90)
-        for dtype in DTYPES[:2]
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize('call, target', [*zip(SMALL, cycle(FAST))], ids=name_of)
+def test_small_calls(call, target):
+    check(call, *target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('target', [*product((80, 90), DTYPES[:2])], ids=str)
 @pytest.mark.parametrize('call', SMALL, ids=name_of)
-def test_small_calls(call, capability, dtype):
-    check(call, capability, dtype)
+def test_all_small_calls(call, target):
+    check(call, *target)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from mmattn.errors import UserError
 from mmattn.ops import masked_attention
 from mmattn.ops.common.operator import OPERATORS
 from mmattn.ops.triton import launch
@@ -89,3 +90,14 @@ def test_tiles_that_do_not_fit_are_not_taken(table, step):
     times = {(64, 16, 4): 5.0, (128, 16, 4): 1.0}
     assert not [*tune.tune(step, seconds_of(table, times))]
     assert table[KEY] == (64, 16, 4)
+
+
+@pytest.mark.parametrize(
+    'text', ['{"a": ', '[1]', '{"a": 3}', '{"a": {"b": [32, "16"]}}', '{"a": {"b": 1}}']
+)
+def test_a_damaged_file_is_named(table, text):
+    path = launch.tiles_path('NVIDIA H100/80')
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(UserError, match=f'{path.name} is damaged: .*; remove it'):
+        table[KEY]

@@ -29,7 +29,9 @@ def save(*names: str):
 
 
 def run(*args: str):
-    convert.main([*args, '--out', 'data/set', '--no-estimate', '--force'])
+    convert.main(
+        ['--arch', 'ivit_nano', *args, '--out', 'data/set', '--no-estimate', '--force']
+    )
 
 
 def folders(**splits: str) -> list[str]:

@@ -47,7 +47,7 @@ def here(tmp_path, monkeypatch):
 
 
 def run(*args: str) -> None:
-    convert.main([*args, '--out', 'data/cells', '--no-estimate'])
+    convert.main(['--arch', 'ivit_nano', *args, '--out', 'data/cells', '--no-estimate'])
 
 
 def annotations(split: str) -> dict:
@@ -295,7 +295,9 @@ def test_bad_data(here, case):
 @pytest.mark.parametrize('name', [CODE, 'a\nexit(3)'], ids=['template', 'lines'])
 def test_the_folder_of_the_data_is_no_code(here, name):
     with pytest.raises(ValueError, match='--out must be text of one line'):
-        convert.main(['masks', 'images', 'masks', '--out', f'data/{name}'])
+        convert.main(
+            ['masks', 'images', 'masks', '--arch', 'ivit_nano', '--out', f'data/{name}']
+        )
     assert not Path('data').exists()
 
 
@@ -369,7 +371,9 @@ def test_the_estimate_never_fails(here, monkeypatch, capsys, times, said):
     monkeypatch.setattr(own_config, 'FEWEST', 3000)
     monkeypatch.setattr(own_config, 'SMALL', 0)
     monkeypatch.setattr(estimate.subprocess, 'run', log(*times))
-    convert.main(['masks', 'images', 'masks', '--out', 'data/cells'])
+    convert.main(
+        ['masks', 'images', 'masks', '--arch', 'ivit_nano', '--out', 'data/cells']
+    )
     out = capsys.readouterr().out
     assert said in out
     short = 'train_cfg.max_iters=300 train_cfg.val_interval=100 '

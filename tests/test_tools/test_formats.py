@@ -95,7 +95,7 @@ def write_voc(
 
 def run(args: list[str]) -> list[dict]:
     """Convert, and return all annotations."""
-    convert.main([*args, '--out', 'data/cells', '--no-estimate'])
+    convert.main(['--arch', 'ivit_nano', *args, '--out', 'data/cells', '--no-estimate'])
     documents = [
         json.loads(Path(f'data/cells/annotations/instances_{split}.json').read_text())
         for split in ('train', 'val')

@@ -55,7 +55,7 @@ def write_labelme(*shapes, **values) -> list[str]:
 
 def run(args: list[str]) -> list[dict]:
     """Convert, and return all annotations."""
-    convert.main([*args, '--out', 'data/cells', '--no-estimate'])
+    convert.main(['--arch', 'ivit_nano', *args, '--out', 'data/cells', '--no-estimate'])
     documents = [
         json.loads(Path(f'data/cells/annotations/instances_{split}.json').read_text())
         for split in ('train', 'val')

@@ -35,7 +35,9 @@ def write(text: str, *names: str):
 
 
 def run(*args: str):
-    convert.main([*args, '--out', 'data/set', '--no-estimate', '--force'])
+    convert.main(
+        ['--arch', 'ivit_nano', *args, '--out', 'data/set', '--no-estimate', '--force']
+    )
 
 
 def found() -> dict[str, list[str]]:

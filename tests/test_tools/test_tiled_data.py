@@ -50,7 +50,9 @@ def coco(boxes: list[list[float]], outlines=()) -> list[str]:
 
 
 def run(*args: str) -> dict[str, dict]:
-    convert.main([*args, '--out', 'data/set', '--no-estimate', '--force'])
+    convert.main(
+        ['--arch', 'ivit_nano', *args, '--out', 'data/set', '--no-estimate', '--force']
+    )
     files = Path('data/set/annotations').glob('*.json')
     return {f.stem.removeprefix('instances_'): json.loads(f.read_text()) for f in files}
 

@@ -1,6 +1,7 @@
 """mmattn test --tile: whole images against tiles of a data set that was converted."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ def config(request, tmp_path, monkeypatch, forget_instances):
     if request.param == 'labels':
         args = ['labels', 'images', 'maps', '--classes', 'left', 'right']
     args += ['--val-images', 'b*', '--tile', '64', '--no-estimate']
-    convert.main([*args, '--out', 'data/set'])
+    convert.main(['--arch', 'ivit_nano', *args, '--out', 'data/set'])
     path = f'data/{CONFIG[request.param]}'
     torch.manual_seed(0)
     model, _ = build_model(Config.fromfile(path), None)
@@ -62,8 +63,8 @@ class Truth:
 
     asked = []
 
-    def __init__(self, cfg, weights, trust_checkpoint):
-        assert weights == 'any.pth'
+    def __init__(self, cfg, weights, device, trust_checkpoint):
+        assert (weights, device) == ('any.pth', 'cpu')
         self.task = 'detection' if cfg.default_scope == 'mmdet' else 'segmentation'
 
     def __call__(self, path, tile, overlap):
@@ -114,3 +115,18 @@ def test_tiles_run_through_the_model(config):
 def test_what_contradicts_tiles(config, options, message):
     with pytest.raises(UserError, match=message):
         test.main([config, '--weights', 'any.pth', *options])
+
+
+@pytest.mark.parametrize(
+    'settings, message',
+    [
+        (dict(default_scope='mmpretrain'), 'for detection and segmentation'),
+        (dict(default_scope='mmdet'), 'needs a side, as the config has no `tile`'),
+    ],
+    ids=['classifier', 'no-side'],
+)
+def test_configs_that_tiles_do_not_fit(settings, message):
+    side = '64' if settings['default_scope'] == 'mmpretrain' else tiled_test.OF_CONFIG
+    options = dict.fromkeys(('tta', 'amp', 'show', 'show_dir', 'overlap'))
+    with pytest.raises(UserError, match=message):
+        tiled_test.use_tiles(Config(settings), Namespace(tile=side, **options))

@@ -170,7 +170,7 @@ def add_atomically(x: Instruction, kernel: Kernel):
             before[some] = region.add(offsets, size, values[some], lanes, values.dtype)
         count_sectors(machine, chosen, addresses, total)
         machine.counts['atomic bytes'] += total * len(chosen)
-        for write, column in zip(writes, before.T, strict=True):
+        for write, column in zip(writes, before.T[: len(writes)], strict=True):
             write(machine, spread(machine, chosen, column), mask)
 
     return run
@@ -286,5 +286,29 @@ def shuffle(x: Instruction, kernel: Kernel):
         write(machine, result, mask)
         if write_valid:
             write_valid(machine, valid.reshape(-1), mask)
+
+    return run
+
+
+REDUCTIONS = {
+    'add': np.add, 'min': np.minimum, 'max': np.maximum,
+    'and': np.bitwise_and, 'or': np.bitwise_or, 'xor': np.bitwise_xor,
+}  # fmt: skip
+
+
+@decoder('redux')
+def reduce_warp(x: Instruction, kernel: Kernel):
+    """Decode redux.sync, which gives each member of a warp the same result."""
+    reduce = REDUCTIONS[x.name[2]]
+    read, write = reader(x.operands[1], x.type), writer(x.operands[0], x.type, kernel)
+    read_members = reader(x.operands[2], 'b32')
+
+    def run(machine: Machine, mask):
+        machine.whole_warps(mask, 'redux.sync')
+        if (machine.full(read_members(machine)) != 2**WARP - 1).any():
+            raise NotImplementedError(f'{x} of a part of a warp')
+        values = machine.full(read(machine)).reshape(-1, WARP)
+        result = reduce.reduce(values, 1, dtype=values.dtype)
+        write(machine, result.repeat(WARP), mask)
 
     return run

@@ -24,11 +24,11 @@ def leaks(splits: dict[str, list]) -> str | None:
     """
     found = []
     for what, key in (
-        ('files of the same bytes', _bytes_of(splits)),
+        ('files of the same bytes', content_of(splits)),
         ('images of the same name', _stem),
         ('frames of one video or parts of one picture by their names', _video),
     ):
-        pairs = _shared(splits, key)
+        pairs = shared(splits, key)
         if pairs:
             first, other = pairs[0]
             found.append(f'{len(pairs)} {what}, such as {first.path} and {other.path}')
@@ -41,7 +41,7 @@ def leaks(splits: dict[str, list]) -> str | None:
     )
 
 
-def _shared(splits: dict[str, list], key: Callable) -> list[tuple]:
+def shared(splits: dict[str, list], key: Callable) -> list[tuple]:
     """Return an item of an earlier split and the one of a later split, for each."""
     seen, pairs = {}, []
     for split in SPLITS:
@@ -59,7 +59,7 @@ def _stem(item) -> str:
     return EXPORTED.sub('', PurePosixPath(item.name).stem)
 
 
-def _bytes_of(splits: dict[str, list]) -> Callable:
+def content_of(splits: dict[str, list]) -> Callable:
     """Return a function to the digest of files whose size another one has."""
     sizes = defaultdict(set)
     paths = {Path(item.path) for items in splits.values() for item in items}

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
+from mmattn.errors import UserError
+
 from ..common.checks import device_reason, dtype_reason
 
 INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'  # read as Triton reads it: once
@@ -88,9 +90,23 @@ def tiles_path(device: str) -> Path:
 
 
 def read_tiles(device: str) -> dict[str, dict[str, list[int]]]:
-    """Return the tiles that are kept for a device, by table and key."""
+    """Return the tiles that are kept for a device, by table and key.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
     path = tiles_path(device)
-    return json.loads(path.read_text()) if path.is_file() else {}
+    try:
+        tables = json.loads(path.read_text()) if path.is_file() else {}
+        for table in tables.values():
+            for key, sizes in table.items():
+                if not all(type(size) is int and size > 0 for size in sizes):
+                    raise ValueError(f'{key} has {sizes!r}')
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UserError(
+            f'{path} is damaged: {error}; remove it and run `mmattn tune` again'
+        ) from error
+    return tables
 
 
 @functools.cache
