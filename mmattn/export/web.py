@@ -28,6 +28,7 @@ RUNTIME = {
     'onnxruntime-web.js': 'package/dist/ort.wasm.bundle.min.mjs',
     'onnxruntime-web.wasm': 'package/dist/ort-wasm-simd-threaded.wasm',
 }
+LOADED = 'model.onnx', 'onnxruntime-web.wasm'  # with a share of what is here
 PAGE = Path(__file__).parent / 'page'
 RESIZES = {
     'cv2': ('nearest', 'bilinear'),
@@ -114,6 +115,7 @@ def write_page(
         title=title or Path(metadata.config or model).stem,
         colors=colors,
         examples=[f'examples/{name}' for name in names],
+        bytes=sum((folder / name).stat().st_size for name in LOADED),
     )
     write_atomically(folder / 'model.json', json.dumps(described).encode())
     return folder / 'index.html'

@@ -2,13 +2,16 @@
 
 import functools
 import http.server
+import json
 import shutil
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 from predictor_models import noise, write_run
+from pycocotools import mask as coco_masks
 from test_export.small_files import DETECTOR, FEATURES, SCORES, write
 
 import mmattn.export
@@ -16,6 +19,7 @@ from mmattn.errors import UserError
 from mmattn.export import ExportError, web
 from mmattn.export.metadata import Metadata
 from mmattn.images import resize
+from mmattn.results import coco_document
 
 
 def test_what_a_page_refuses(tmp_path):
@@ -76,8 +80,8 @@ RESIZE = """async ([pixels, height, width, size, how]) => {
     return Array.from(resize(image, ...size, how).pixels);
 }"""
 PREDICT = """async () => {
-    const { open, predict, readImage } = await import('./model.js');
-    const [session, model] = await open();
+    const { describe, open, predict, readImage } = await import('./model.js');
+    const [model, session] = [await describe(), await open()];
     const file = await (await fetch(model.examples[0])).blob();
     const found = await predict(await readImage(file), session, model);
     for (const key of Object.keys(found)) found[key] = Array.from(found[key] ?? []);
@@ -123,5 +127,25 @@ def test_predictions_equal_those_of_python(tmp_path, browser, task):
         np.testing.assert_allclose(found['boxes'], expected.boxes, 0, 1e-3)
         masks = np.reshape(found['masks'], expected.masks.shape)
         assert np.mean(masks == expected.masks) > 0.999
+    with page.expect_download() as download:
+        page.click('#json')
+    written = json.loads(download.value.path().read_text())
+    if task == 'classification':
+        names = [name for name, _ in expected.top()]
+        assert [each['name'] for each in written['classes']] == names
+    else:
+        shown = expected.above(0.3) if task == 'detection' else expected
+        shown = coco_document([replace(shown, source='image.png')], expected.classes)
+        assert [written[key] for key in ('images', 'categories')] == [
+            shown[key] for key in ('images', 'categories')
+        ]
+        for entry, other in zip(
+            written['annotations'], shown['annotations'], strict=True
+        ):
+            runs = coco_masks.frPyObjects(entry['segmentation'], 90, 70)
+            masks = coco_masks.decode([runs, other['segmentation']])
+            assert np.mean(masks[..., 0] == masks[..., 1]) > 0.999
+            np.testing.assert_allclose(entry['bbox'], other['bbox'], 0, 1e-3)
+            assert entry['id'] == other['id'] and entry['area'] == masks[..., 0].sum()
     assert not problems
     server.shutdown()

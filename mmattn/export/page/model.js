@@ -2,10 +2,6 @@
 // results.py of mmattn.export, whose names they share.
 import * as ort from './onnxruntime-web.js';
 
-ort.env.wasm.wasmPaths = {
-    wasm: new URL('onnxruntime-web.wasm', import.meta.url).href,
-};
-
 const even = (x) => {
     const near = Math.round(x);  // halves go up; Python rounds them to even numbers
     return Math.abs(x % 1) === 0.5 && near % 2 ? near - 1 : near;
@@ -324,10 +320,32 @@ export async function predict(image, session, model) {
     return results(await session.run(feed), prepared, model);
 }
 
-export async function open() {
-    const model = await (await fetch('model.json')).json();
+export async function describe() {
+    return (await fetch('model.json')).json();
+}
+
+async function bytesOf(name, add) {
+    const answer = await fetch(name), parts = [];
+    if (!answer.ok) throw new Error(`${name}: ${answer.status}`);
+    const reader = answer.body.getReader();
+    for (;;) {
+        const { done, value } = await reader.read();
+        if (done) break;
+        parts.push(value);
+        add(value.length);
+    }
+    return new Uint8Array(await new Blob(parts).arrayBuffer());
+}
+
+// Load the files of a model; `progress` gets the bytes that are here.
+export async function open(progress = () => {}) {
+    let here = 0;
+    const add = (count) => { progress(here += count); };
+    const [runtime, weights] = await Promise.all(
+        ['onnxruntime-web.wasm', 'model.onnx'].map((name) => bytesOf(name, add)));
+    ort.env.wasm.wasmBinary = runtime.buffer;
     const options = { executionProviders: ['wasm'] };
-    return [await ort.InferenceSession.create('model.onnx', options), model];
+    return ort.InferenceSession.create(weights, options);
 }
 
 // Return the pixels of an image file, without its transparency.

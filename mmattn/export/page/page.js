@@ -1,8 +1,10 @@
 // Show what the model finds in the image that a user drops.
-import { open, predict, readImage } from './model.js';
+import { document as documentOf } from './coco.js';
+import { describe, open, predict, readImage } from './model.js';
 
 const find = (name) => document.querySelector(name);
 const MOST_TEXTS = 12;  // more scores would hide the objects
+const TEXT = 13, LINE = 2, CLASSES = 5;  // pixels of the screen; classes to show
 let session, model, shown, waiting;
 
 const say = (text) => { find('#status').textContent = text; };
@@ -10,9 +12,12 @@ const nameOf = (label) => model.classes?.[label] ?? `class ${label}`;
 const rgb = (label) => model.colors[label % model.colors.length];
 const css = (label) => `rgb(${rgb(label).join()})`;
 
-async function show(file) {
+// Show what the model finds in a file; `source`, which gave it, gets the frame.
+async function show(file, source) {
+    find('.chosen')?.classList.remove('chosen');
+    source.classList.add('chosen');
     if (!session) {
-        waiting = file;
+        waiting = [file, source];
         return;
     }
     say('Running the model ...');
@@ -30,7 +35,8 @@ async function show(file) {
         const start = performance.now();
         const result = await predict(image, session, model);
         const seconds = ((performance.now() - start) / 1000).toFixed(1);
-        shown = { image, result, seconds };
+        const name = file.name.split('/').at(-1);
+        shown = { image, result, seconds, name };
     } catch (error) {
         say(`The model failed on ${file.name}: ${error.message}`);
         return;
@@ -48,6 +54,8 @@ function draw() {
     canvas.height = image.height * zoom;
     const context = canvas.getContext('2d');
     context.drawImage(image.bitmap, 0, 0, canvas.width, canvas.height);
+    // Pixels of the canvas for one of the screen, where it is shown smaller.
+    shown.pixel = Math.max(1, canvas.width / canvas.clientWidth);
     const draws = {
         detection: drawObjects, segmentation: drawMap, classification: drawClasses,
     };
@@ -80,23 +88,29 @@ function drawObjects(context, { boxes, scores, labels, masks }, zoom) {
             return top === undefined ? null : [rgb(colorOf(top)), 0.4];
         });
     }
-    context.lineWidth = 2;
-    context.font = '14px sans-serif';
+    const size = TEXT * shown.pixel, height = size * 1.3, { canvas } = context;
+    context.lineWidth = LINE * shown.pixel;
+    context.font = `${size}px sans-serif`;
+    context.textBaseline = 'middle';
     for (const i of kept) {
         const [x1, y1, x2, y2] = boxes[i].map((x) => x * zoom);
         context.strokeStyle = css(colorOf(i));
         context.strokeRect(x1, y1, x2 - x1, y2 - y1);
         if (kept.length > MOST_TEXTS) continue;
         const text = `${nameOf(labels[i])} ${scores[i].toFixed(2)}`;
+        const width = context.measureText(text).width + size / 2;
+        const left = Math.max(0, Math.min(x1, canvas.width - width));
+        const top = Math.max(0, Math.min(y1 - height, canvas.height - height));
         context.fillStyle = css(colorOf(i));
-        context.fillRect(x1, Math.max(y1 - 18, 0), context.measureText(text).width + 6, 18);
+        context.fillRect(left, top, width, height);
         const [r, g, b] = rgb(colorOf(i));
         context.fillStyle = 0.3 * r + 0.6 * g + 0.1 * b < 110 ? '#fff' : '#000';
-        context.fillText(text, x1 + 3, Math.max(y1 - 4, 14));
+        context.fillText(text, left + size / 4, top + height / 2);
     }
     const counts = new Map();
     for (const i of kept) counts.set(labels[i], (counts.get(labels[i]) ?? 0) + 1);
     fill([...counts].sort((a, b) => b[1] - a[1]), (model.classes?.length ?? 2) > 1);
+    shown.kept = kept;
     return `${kept.length} objects with a score of at least ${least}`;
 }
 
@@ -111,10 +125,18 @@ function drawMap(context, { map }, zoom) {
 }
 
 function drawClasses(context, { scores }) {
-    const best = scores.map((score, label) => [label, score.toFixed(3)]);
-    best.sort((a, b) => scores[b[0]] - scores[a[0]]);
-    fill(best.slice(0, 5), false);
-    return nameOf(best[0][0]);
+    shown.kept = [...scores.keys()].sort((a, b) => scores[b] - scores[a])
+        .slice(0, CLASSES);
+    fill(shown.kept.map((label) => [label, scores[label].toFixed(3)]), false);
+    return nameOf(shown.kept[0]);
+}
+
+function save(blob, ending) {
+    const link = document.createElement('a');
+    link.href = URL.createObjectURL(blob);
+    link.download = shown.name.replace(/\.[^.]*$/, '') + ending;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
 // Fill the table with labels and values.
@@ -140,34 +162,48 @@ function addExample(path) {
     button.append(image);
     button.addEventListener('click', async () => {
         const content = await (await fetch(path)).blob();
-        show(new File([content], path, { type: content.type }));
+        show(new File([content], path, { type: content.type }), button);
     });
     find('#examples').append(button);
 }
 
 find('#drop input').addEventListener('change', ({ target }) => {
-    if (target.files.length) show(target.files[0]);
+    if (target.files.length) show(target.files[0], find('#drop'));
     target.value = '';  // so that the same file can be chosen again
 });
 find('#score input').addEventListener('input', () => draw());
+addEventListener('resize', () => { if (!find('#result').hidden) draw(); });
+find('#json').addEventListener('click', () => {
+    const { result, kept, image, name } = shown;
+    const found = documentOf(
+        result, kept, image, name, nameOf, model.classes?.length ?? 0);
+    save(new Blob([JSON.stringify(found)]), '.json');
+});
+find('#picture').addEventListener('click', () => {
+    find('canvas').toBlob((blob) => save(blob, '_result.png'));
+});
 for (const kind of ['dragover', 'dragleave', 'drop']) {
     document.addEventListener(kind, (event) => {
         event.preventDefault();
         find('#drop').classList.toggle('over', kind === 'dragover');
         if (kind === 'drop' && event.dataTransfer.files.length) {
-            show(event.dataTransfer.files[0]);
+            show(event.dataTransfer.files[0], find('#drop'));
         }
     });
 }
 
 try {
-    [session, model] = await open();
+    model = await describe();
     document.title = model.title;
     find('#title').textContent = model.title;
     find('#score').hidden = model.task !== 'detection';
     model.examples.forEach(addExample);
+    const size = `${(model.bytes / 1e6).toFixed(1)} MB`;
+    session = await open((here) => {
+        say(`Loading the model, ${size}: ${Math.floor(100 * here / model.bytes)}%`);
+    });
     say('');
-    if (waiting) show(waiting);
+    if (waiting) show(...waiting);
 } catch (error) {
     say(`The model cannot be loaded: ${error.message}`);
 }
