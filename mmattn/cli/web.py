@@ -6,10 +6,12 @@ The page is reachable only from this machine unless --host says otherwise.
 import argparse
 from pathlib import Path
 
+from ..apis.config_model import ConfigModel
+from ..engine.data import innermost_dataset
 from ..errors import UserError
 from ..web import server
 from ..web.models import Models, Source, offered_models
-from ..web.photos import images_in
+from ..web.photos import example_images, images_in
 from .terminal import positive
 
 RUNS = 'work_dirs'  # where training writes
@@ -46,7 +48,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         metavar='WEIGHTS',
         help='checkpoint of --compare, in the same order',
     )
-    parser.add_argument('--images', type=Path, help='folder of images to choose from')
+    parser.add_argument(
+        '--images',
+        type=Path,
+        help='folder of images to choose from; the page begins with the first one. '
+        "Default: some of the first model's test set, if it is on this machine",
+    )
     parser.add_argument('--device', help="such as 'cpu' or 'cuda:0'")
     parser.add_argument(
         '--host',
@@ -97,10 +104,15 @@ def main(argv: list[str] | None = None):
     sources = [Source(args.model, args.weights)]
     sources += [Source(*pair) for pair in zip(args.compare, checkpoints, strict=True)]
     models = Models(offered_models(sources), args.device, args.trust_checkpoint)
-    models[models.names[0]]  # a wrong path is told now rather than in the browser
+    # A wrong path is told now rather than in the browser.
+    model, images = models[models.names[0]].model, {}
+    if args.images:
+        images = images_in(args.images)
+    elif isinstance(model, ConfigModel):
+        images = example_images(innermost_dataset(model.cfg.get('test_dataloader')))
     server.serve(
         models,
-        images_in(args.images) if args.images else None,
+        images,
         host=args.host,
         port=args.port,
         max_megapixels=args.max_megapixels,

@@ -20,19 +20,16 @@ from ..analysis import (
 )
 from ..apis import Predictor
 from ..apis.config_model import ConfigModel, ModelInput
+from ..images.draw import BLACK, FIRST, WHITE, draw_cross
 
 PANEL_SIDE = 480  # pixels of the longer side of a panel
 HEAT = 0.7  # opacity of a kernel over the image
-RED = (255, 0, 0)
-WHITE = (255, 255, 255)
-# Colors of the maps on which multi-scale attention samples, the finest map first.
-LEVELS = {
-    'yellow': (255, 225, 60),
-    'cyan': (60, 220, 255),
-    'magenta': (255, 90, 230),
-    'green': (90, 230, 90),
-    'orange': (255, 150, 40),
-}
+LEAST_TOP = 2.0  # times the mean, at the end of a scale: uniform weights are not bright
+CROSS = 9  # pixels from the middle to an end
+DOT = 9.0  # radius of the largest dot of multi-scale attention, in pixels
+STOPS = 9  # colors of a bar
+GRAY = 96  # of a bar, as an image below the colors may be
+CAPTIONS = 'Numbers are the largest weight as a multiple of the mean.'
 Layer = AttentionKernels | MultiScalePoints | SamplingPoints
 
 
@@ -57,32 +54,45 @@ class Inside:
             maps = ', '.join(
                 f'{color} {height} x {width}'
                 for color, (height, width) in zip(
-                    LEVELS, sorted(found.sizes, reverse=True), strict=False
+                    FIRST, sorted(found.sizes, reverse=True), strict=False
                 )
             )
-            colors = (
-                'Dots are the places that each head samples for the query at the red '
+            return (
+                'Dots are the places that each head samples for the query at the '
                 f'cross. Their color is the map: {maps} pixels. The larger a dot, the '
-                'more the query attends to it.'
+                f'more the query attends to it. {CAPTIONS}'
             )
-        elif isinstance(found, SamplingPoints):
-            colors = (
+        if isinstance(found, SamplingPoints):
+            return (
                 'Dots are the keys that each group samples for the whole image. The '
-                'brighter a dot, the more the clicked pixel (red cross) attends to it.'
+                'brighter a dot, the more the clicked pixel (cross) attends to it. '
+                f'{CAPTIONS}'
             )
-        elif (found.kernels < 0).any():
-            colors = (
-                'The weights of all pixels at the clicked one (red box): green is '
-                'positive, violet is negative, white is 0.'
-            )
-        else:
-            colors = (
-                'The weights of all pixels at the clicked one (red box): the brighter, '
-                'the more it attends to them.'
-            )
+        return f'Weights of all pixels at the clicked one (white box). {CAPTIONS}'
+
+    def bar(self, layer: str, own: bool = False) -> str:
+        """Return the scale of a layer's colors as HTML, empty for sizes of dots.
+
+        Args:
+            layer: one of `layers`.
+            own: whether each head has a scale of its own.
+        """
+        found = self.layers[layer]
+        if isinstance(found, MultiScalePoints):
+            return ''
+        multiples = _multiples(found)
+        signed = bool((multiples < 0).any())
+        colors = _colors(np.linspace(-1 if signed else 0, 1, STOPS), signed)
+        if isinstance(found, AttentionKernels):
+            colors = (1 - HEAT) * GRAY + HEAT * colors
+        stops = ', '.join(f'rgb({r:.0f} {g:.0f} {b:.0f})' for r, g, b in colors)
+        top = f'{_top(_largest(multiples)):.3g} x the mean'
+        top = 'largest of each' if own else top
+        ends = [f'- {top}', '0', top] if signed else ['0', top]
+        texts = ''.join(f'<span>{text}</span>' for text in ends)
         return (
-            f'{colors} Each panel has its own scale; the number is its largest weight, '
-            'as a multiple of the mean.'
+            f'<div class="bar"><div style="background: linear-gradient(to right, '
+            f'{stops})"></div><p>{texts}</p></div>'
         )
 
 
@@ -144,12 +154,17 @@ def _block(layer: str) -> str:
     return layer.removesuffix('.attn') or 'backbone'
 
 
-def panels(inside: Inside, layer: str) -> list[tuple[np.ndarray, str]]:
+def panels(
+    inside: Inside, layer: str, own: bool = False
+) -> list[tuple[np.ndarray, str]]:
     """Return a picture and a caption for each head, or each group of points.
+
+    All have one scale of colors, or of dots.
 
     Args:
         inside: what a pixel attends to.
         layer: one of its `layers`.
+        own: scale each by its own largest weight.
 
     Raises:
         ValueError: there is no such layer.
@@ -162,80 +177,98 @@ def panels(inside: Inside, layer: str) -> list[tuple[np.ndarray, str]]:
         MultiScalePoints: (_multi_scale_panel, 'head'),
         SamplingPoints: (_points_panel, 'group'),
     }[type(found)]
-    weights = _weights(found)
-    signed = bool((weights < 0).any())
+    multiples = _multiples(found)
+    largest = _largest(multiples)
+    tops = largest if own else np.full_like(largest, _top(largest))
+    signed = bool((multiples < 0).any())
     return [
-        (draw(inside, found, i, signed), f'{kind} {i + 1}: {_strength(weights[i])}')
-        for i in range(len(weights))
+        (
+            draw(inside, found, i, multiples[i] / (tops[i] or 1), signed),
+            f'{kind} {i + 1}: {most:.3g}x' if most else f'{kind} {i + 1}: all 0',
+        )
+        for i, most in enumerate(largest)
     ]
 
 
-def _weights(found: Layer) -> np.ndarray:
+def _multiples(found: Layer) -> np.ndarray:
+    """Return the weights of each head as multiples of the mean of their sizes."""
     weights = found.kernels[0] if isinstance(found, AttentionKernels) else found.weights
-    return weights.float().cpu().numpy()
+    weights = weights.float().cpu().numpy()
+    rest = tuple(range(1, weights.ndim))
+    means = np.abs(weights).mean(rest, keepdims=True)
+    return np.divide(weights, means, np.zeros_like(weights), where=means > 0)
 
 
-def _strength(weights: np.ndarray) -> str:
-    """Return the largest weight as a multiple of the mean, as text."""
-    most = np.abs(weights).max()
-    mean = np.abs(weights).mean()
-    return f'{most / mean:.3g}x' if mean > 0 else 'all 0'
+def _largest(multiples: np.ndarray) -> np.ndarray:
+    return np.abs(multiples).max(tuple(range(1, multiples.ndim)))
+
+
+def _top(largest: np.ndarray) -> float:
+    return max(LEAST_TOP, largest.max())
+
+
+def _colors(shares: np.ndarray, signed: bool) -> np.ndarray:
+    """Return the RGB bytes of shares of a scale, of shape (..., 3)."""
+    map_ = matplotlib.colormaps['PRGn' if signed else 'inferno']
+    return (map_((shares + 1) / 2 if signed else shares)[..., :3] * 255).astype(
+        np.uint8
+    )
 
 
 def _kernel_panel(
-    inside: Inside, found: AttentionKernels, head: int, signed: bool
+    inside: Inside, found: AttentionKernels, head: int, shares: np.ndarray, signed: bool
 ) -> np.ndarray:
     """Draw a kernel over the gray image, with a box around the query's cell."""
-    kernel = _weights(found)[head]
-    most = max(np.abs(kernel).max(), np.finfo(np.float32).tiny)
-    colors = matplotlib.colormaps['PRGn' if signed else 'inferno']
-    level = (kernel / most + 1) / 2 if signed else kernel / most
-    heat = Image.fromarray((colors(level)[..., :3] * 255).astype(np.uint8))
+    heat = Image.fromarray(_colors(shares, signed))
     gray = Image.fromarray(inside.picture).convert('L').convert('RGB')
     size, factor = _panel_size(inside)
     panel = Image.blend(
         gray.resize(size), heat.resize(size, Image.Resampling.NEAREST), HEAT
     )
     row, column = found.cells[0]
-    cell = np.array(size) / kernel.shape[::-1]
+    cell = np.array(size) / shares.shape[::-1]
     corner = np.array([column, row]) * cell
     last = np.maximum(corner + cell - 1, corner + 1)
-    ImageDraw.Draw(panel).rectangle([*corner, *last], outline=RED, width=2)
+    draw = ImageDraw.Draw(panel)
+    draw.rectangle([*(corner - 2), *(last + 2)], outline=BLACK, width=2)
+    draw.rectangle([*corner, *last], outline=WHITE, width=2)
     return _without_padding(panel, inside, factor)
 
 
 def _points_panel(
-    inside: Inside, found: SamplingPoints, group: int, signed: bool
+    inside: Inside, found: SamplingPoints, group: int, shares: np.ndarray, signed: bool
 ) -> np.ndarray:
     """Draw where a group samples; brighter points get more attention."""
     panel, draw, factor = _dark_panel(inside)
-    weights = _weights(found)[group]
     places = found.points[group].float().cpu().numpy() * factor
     radius = max(1.5, 0.25 * (panel.width * panel.height / len(places)) ** 0.5)
     radius = min(radius, 6.0)
-    colors = matplotlib.colormaps['inferno'](weights / weights.max())[:, :3] * 255
-    for i in np.argsort(weights):  # the strongest on top
-        _dot(draw, places[i], radius, tuple(colors[i].astype(int)))
+    colors = _colors(shares, signed)
+    for i in np.argsort(shares):  # the strongest on top
+        _dot(draw, places[i], radius, tuple(colors[i].tolist()))
     if found.query is not None:
-        _cross(draw, np.array(found.query) * factor)
+        draw_cross(draw, np.array(found.query) * factor, CROSS)
     return _without_padding(panel, inside, factor)
 
 
 def _multi_scale_panel(
-    inside: Inside, found: MultiScalePoints, head: int, signed: bool
+    inside: Inside,
+    found: MultiScalePoints,
+    head: int,
+    shares: np.ndarray,
+    signed: bool,
 ) -> np.ndarray:
     """Draw where a head samples on each map; larger dots get more attention."""
     panel, draw, factor = _dark_panel(inside)
-    weights = _weights(found)[head]
     places = found.points[head].float().cpu().numpy() * factor
     finest_first = sorted(found.sizes, reverse=True)
-    palette = [*LEVELS.values()]
-    for i in np.argsort(-weights, axis=None):  # small dots on top
-        level, point = np.unravel_index(i, weights.shape)
+    palette = [*FIRST.values()]
+    for i in np.argsort(-shares, axis=None):  # small dots on top
+        level, point = np.unravel_index(i, shares.shape)
         color = palette[finest_first.index(found.sizes[level]) % len(palette)]
-        radius = max(1.5, 9 * (weights[level, point] / weights.max()) ** 0.5)
+        radius = max(1.5, DOT * shares[level, point] ** 0.5)
         _dot(draw, places[level, point], radius, color)
-    _cross(draw, np.array(found.query) * factor)
+    draw_cross(draw, np.array(found.query) * factor, CROSS)
     return _without_padding(panel, inside, factor)
 
 
@@ -253,12 +286,6 @@ def _dot(
     y, x = place
     box = (x - radius, y - radius, x + radius, y + radius)
     draw.ellipse(box, fill=color, outline=WHITE)
-
-
-def _cross(draw: ImageDraw.ImageDraw, place: np.ndarray):
-    y, x = place
-    for dx, dy in ((7, 7), (7, -7)):
-        draw.line((x - dx, y - dy, x + dx, y + dy), fill=RED, width=3)
 
 
 def _panel_size(inside: Inside) -> tuple[tuple[int, int], float]:

@@ -1,5 +1,6 @@
 """The components of the page. `page` connects them."""
 
+import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -12,11 +13,28 @@ from . import views
 MAX_RUNS = 20
 DEFAULT_RUNS = 7
 NARROW = 120  # pixels, so that a phone has room for two in a row
+# The gallery is as high as its pictures, with captions below them, and has two columns
+# on a phone.
+CSS = """
+#gallery, #gallery .grid-wrap { height: auto !important; max-height: none !important; }
+#gallery .grid-wrap { overflow: visible; }
+#gallery .gallery-item { position: static; }
+#gallery .thumbnail-item { height: auto; aspect-ratio: auto; overflow: visible; }
+#gallery .caption-label {
+    position: static; display: block; max-width: none; border: 0; white-space: normal;
+    text-align: center;
+}
+.bar div { height: 1rem; border-radius: 3px; }
+.bar p { display: flex; justify-content: space-between; margin: 0; }
+@media (max-width: 640px) {
+    #gallery .grid-container { grid-template-columns: repeat(2, 1fr) !important; }
+}
+"""
 COMPARED = ['model', 'median, s', 'range, s', 'result']
 
 
 def image_and_model(models: Sequence[str], images: Sequence[str]) -> SimpleNamespace:
-    """Return what all tabs have in common: the image, the model and the score."""
+    """Return what all tabs have in common: the image and the model."""
     gr.Markdown('## mmattn')
     return SimpleNamespace(
         upload=gr.File(
@@ -27,7 +45,7 @@ def image_and_model(models: Sequence[str], images: Sequence[str]) -> SimpleNames
         ),
         chosen=gr.Dropdown(
             list(images),
-            value=None,
+            value=next(iter(images), None),
             label='or choose one',
             visible=bool(images),
             elem_id='chosen',
@@ -35,13 +53,27 @@ def image_and_model(models: Sequence[str], images: Sequence[str]) -> SimpleNames
         model=gr.Dropdown(
             list(models), value=models[0], label='Model', elem_id='model'
         ),
-        score=gr.Slider(0, 1, SCORE, step=0.01, label='Lowest score', elem_id='score'),
     )
 
 
+def title(elem_id: str, model: str = '') -> gr.Markdown:
+    """Return the line above a picture, which names the model."""
+    return gr.Markdown(titled(model), elem_id=elem_id, latex_delimiters=[])
+
+
+def titled(model: str) -> str:
+    return f'**{escaped(model)}**' if model else ''
+
+
+def escaped(text: str) -> str:
+    """Return text that Markdown shows as it is; a model file names classes."""
+    return re.sub(r'[^\w\s.]|_|\.(?!\d)', lambda found: f'&#{ord(found[0])};', text)
+
+
 def drawing() -> list:
-    """Return what to draw of a result, whether with names, and the opacity."""
+    """Return the lowest score, what to draw, whether with names, and the opacity."""
     return [
+        gr.Slider(0, 1, SCORE, step=0.01, label='Lowest score', elem_id='score'),
         gr.Radio(
             list(views.DRAWN), value=views.DRAWN[0], label='Draw', elem_id='drawn'
         ),
@@ -73,10 +105,12 @@ def tiles() -> gr.Dropdown:
     )
 
 
-def prediction() -> list:
-    """Return the picture, line, table and files of a result."""
+def prediction(model: str) -> SimpleNamespace:
+    """Return the picture of a result, how it is drawn, its table and its files."""
+    named = title('title', model)
     picture = _picture('Result', 'picture')
     line = gr.Markdown(elem_id='line', latex_delimiters=[])
+    style, tile = drawing(), tiles()
     with gr.Row():
         document = gr.DownloadButton(
             'Download JSON (COCO)', visible=False, size='sm', elem_id='json'
@@ -89,11 +123,13 @@ def prediction() -> list:
         elem_id='table',
         max_height=360,
     )
-    return [picture, line, table, document, labels]
+    view = [picture, line, table, document, labels]
+    return SimpleNamespace(title=named, view=view, style=style, tile=tile)
 
 
-def attention() -> SimpleNamespace:
+def attention(model: str) -> SimpleNamespace:
     """Return the picture to click on, the place and the panels of a layer."""
+    named = title('looked', model)
     gr.Markdown('Click a pixel of the image to see what it attends to.')
     with gr.Row():
         with gr.Column(scale=2):
@@ -102,18 +138,27 @@ def attention() -> SimpleNamespace:
                 place = [gr.Number(label=x, precision=0, min_width=80) for x in 'xy']
         with gr.Column(scale=3):
             layer = gr.Dropdown(label='Layer', visible=False, elem_id='layer')
-            legend = gr.Markdown(elem_id='legend')
+            own = gr.Checkbox(
+                False, label='Scale each head by its own largest weight', elem_id='own'
+            )
+            legend = gr.Markdown(elem_id='legend', sanitize_html=False)  # it has a bar
             gallery = gr.Gallery(
                 label='Heads',
+                show_label=False,
                 columns=3,
-                height=480,
                 object_fit='contain',
                 format='png',
                 buttons=['download', 'fullscreen'],
                 elem_id='gallery',
             )
     return SimpleNamespace(
-        clicked=clicked, place=place, layer=layer, legend=legend, gallery=gallery
+        title=named,
+        clicked=clicked,
+        place=place,
+        layer=layer,
+        own=own,
+        legend=legend,
+        gallery=gallery,
     )
 
 
@@ -130,11 +175,11 @@ def comparison(models: Sequence[str]) -> SimpleNamespace:
         )
         stop = gr.Button('Stop', elem_id='stop', min_width=NARROW)
     verdict = gr.Markdown(elem_id='verdict')
-    pictures = []
+    titles, pictures = [], []
     with gr.Row():
         for side in 'AB':
             with gr.Column(min_width=NARROW):
-                gr.Markdown(f'**{side}**')
+                titles.append(title(f'title_{side.lower()}', side))
                 pictures.append(_picture(side, side.lower()))
     times = gr.Dataframe(
         headers=COMPARED,
@@ -150,7 +195,7 @@ def comparison(models: Sequence[str]) -> SimpleNamespace:
         runs=runs,
         start=start,
         stop=stop,
-        shown=[*pictures, times, verdict],
+        shown=[*pictures, times, verdict, *titles],
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from mmattn.errors import UserError
 
 from ..apis import Predictor
-from ..apis.find import EXPORTED, run_checkpoint, run_config
+from ..apis.find import EXPORTED, RANDOM, run_checkpoint, run_config
 
 LOGGER = logging.getLogger('mmattn')
 KEPT = 2  # models in memory: a comparison needs two
@@ -95,7 +95,8 @@ def _is_run(path: Path) -> bool:
 
 def _name(source: Source) -> str:
     path = Path(source.model)
-    return path.name if path.suffix in EXPORTED else path.stem or source.model
+    name = path.name if path.suffix in EXPORTED else path.stem or source.model
+    return f'random weights: {name}' if source.weights == RANDOM else name
 
 
 class Models:

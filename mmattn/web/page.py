@@ -2,7 +2,6 @@
 
 import html
 import json
-import re
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -17,9 +16,10 @@ from PIL import Image, ImageDraw
 
 from mmattn.errors import UserError
 
+from ..images.draw import draw_cross
 from ..results import Segmentation
 from . import layout, views
-from .inside import RED, Inside, look_inside, panels
+from .inside import Inside, look_inside, panels
 from .layout import MAX_RUNS
 from .models import Models
 from .photos import Photo, read_photo
@@ -31,7 +31,7 @@ WAITING = 32  # requests, besides the one that runs
 # Values of the components that hold and show a result, an attention, a comparison.
 NO_RESULT = (None, None, '', *[gr.update(visible=False)] * 3)
 NO_ATTENTION = (None, [], '')
-NO_COMPARISON = (None, None, [], '')
+NO_COMPARISON = (None, None, [], '', *map(layout.titled, 'AB'))
 # One model runs at a time, for all users together.
 HEAVY = dict(concurrency_id='model', concurrency_limit=1)
 LIGHT = dict(concurrency_id='drawing', concurrency_limit=2)
@@ -148,7 +148,7 @@ class Page:
             rows = views.rows(result, score)
             return (
                 _picture(views.draw(result, photo, style)),
-                f'{_escaped(views.describe(result, score))}. {found.seen}',
+                f'{layout.escaped(views.describe(result, score))}. {found.seen}',
                 gr.update(
                     value=rows,
                     headers=views.COLUMNS[type(result)],
@@ -158,7 +158,15 @@ class Page:
                 labels,
             )
 
-    def look(self, photo: Photo | None, model: str, x: float, y: float, layer: str):
+    def look(
+        self,
+        photo: Photo | None,
+        model: str,
+        x: float,
+        y: float,
+        layer: str,
+        own: bool,
+    ):
         """Return what a pixel of the image attends to."""
         with errors_as_messages():
             if photo is None:
@@ -170,15 +178,17 @@ class Page:
         layer = layer if layer in names else names[-1]
         choices = gr.update(choices=names, value=layer, visible=True)
         marked = _picture(_marked(photo, x, y))
-        return choices, marked, inside, *self.show(inside, layer)
+        return choices, marked, inside, *self.show(inside, layer, own)
 
-    def show(self, inside: Inside | None, layer: str | None):
+    def show(self, inside: Inside | None, layer: str | None, own: bool):
         """Return the panels of a layer, and what they mean."""
         if inside is None or layer is None:
             return [], ''
         with errors_as_messages():
-            drawn = [(_picture(panel), text) for panel, text in panels(inside, layer)]
-            return drawn, inside.legend(layer)
+            drawn = [
+                (_picture(panel), text) for panel, text in panels(inside, layer, own)
+            ]
+            return drawn, f'{inside.bar(layer, own)}{inside.legend(layer)}'
 
     def compare(
         self, photo: Photo | None, first: str, second: str, score: float, runs: int
@@ -192,6 +202,7 @@ class Page:
             style = views.Style(score)
             names = (first, second)
             predictors = [self.models[name] for name in names]
+            titles = [layout.titled(f'A: {first}'), layout.titled(f'B: {second}')]
             drawn = [None, None]
             for times in time_in_turns(predictors, photo.pixels, int(runs)):
                 for i, each in enumerate(times):
@@ -200,7 +211,7 @@ class Page:
                 rows = [
                     _compared(*pair, score) for pair in zip(names, times, strict=True)
                 ]
-                yield *map(_picture, drawn), rows, _verdict(times)
+                yield *map(_picture, drawn), rows, _verdict(times), *titles
 
     def _file(self, name: str, content: bytes = b'') -> str:
         """Write a file to download, and remove the oldest of many."""
@@ -224,34 +235,34 @@ class Page:
             with gr.Row():
                 with gr.Column(scale=1, min_width=300):
                     common = layout.image_and_model(self.models.names, [*self.images])
+                first = self.models.names[0]
                 with gr.Column(scale=4), gr.Tabs():
                     with gr.Tab('Predict'):
-                        tile = layout.tiles()
-                        view = layout.prediction()
-                        common.style = [common.score, *layout.drawing()]
+                        predicted = layout.prediction(first)
                     with gr.Tab('Attention'):
-                        looked = layout.attention()
+                        looked = layout.attention(first)
                     with gr.Tab('Compare'):
                         compared = layout.comparison(self.models.names)
-            self._connect(common, tile, view, looked, compared)
+            self._connect(page, common, predicted, looked, compared)
         return page.queue(max_size=WAITING)
 
-    def _connect(self, common, tile, view, looked, compared):
+    def _connect(self, page, common, predicted, looked, compared):
         """Say which function runs when a component is used.
 
         Args:
+            page: the whole.
             common: of `layout.image_and_model`.
-            tile: of `layout.tiles`.
-            view: of `layout.prediction`.
+            predicted: of `layout.prediction`.
             looked: of `layout.attention`.
             compared: of `layout.comparison`.
         """
         private = dict(api_visibility='private')  # repeats what another event does
         photo, result, inside = (gr.State(time_to_live=KEPT_SECONDS) for _ in range(3))
+        view, style, tile = predicted.view, predicted.style, predicted.tile
         predicting = dict(
             fn=self.predict,
-            inputs=[photo, common.model, *common.style, tile],
-            outputs=[result, *view, *common.style, tile],
+            inputs=[photo, common.model, *style, tile],
+            outputs=[result, *view, *style, tile],
             show_progress_on=view[0],
             **HEAVY,
         )
@@ -265,24 +276,33 @@ class Page:
         chosen = common.chosen.input(self.choose, common.chosen, choosing, **LIGHT)
         chosen.success(**predicting, **private)
         chosen.failure(**emptying, outputs=choosing)
+        if self.images:
+            begun = page.load(self.choose, common.chosen, choosing, **private)
+            begun.success(**predicting, **private)
         common.upload.clear(**emptying, outputs=uploading)
-        common.model.input(lambda: NO_ATTENTION, outputs=panel, **private)
+        common.model.input(
+            lambda model: (*NO_ATTENTION, *[layout.titled(model)] * 2),
+            common.model,
+            [*panel, predicted.title, looked.title],
+            **private,
+        )
         for choice in (common.model, tile):
             choice.input(**predicting | dict(fn=self.switch), **private).failure(
                 lambda: NO_RESULT, outputs=[result, *view], **private
             )
 
-        score, drawn, written, opacity = common.style
+        score, drawn, written, opacity = style
         redrawing = dict(
-            fn=self.redraw, inputs=[photo, result, *common.style], outputs=view, **LIGHT
+            fn=self.redraw, inputs=[photo, result, *style], outputs=view, **LIGHT
         )
         score.release(**redrawing)
         for event in (drawn.input, written.input, opacity.release):
             event(**redrawing, **private)
 
+        which = [looked.layer, looked.own]
         looking = dict(
             fn=self.look,
-            inputs=[photo, common.model, *looked.place, looked.layer],
+            inputs=[photo, common.model, *looked.place, *which],
             outputs=[looked.layer, looked.clicked, *panel],
             show_progress_on=looked.gallery,
             **HEAVY,
@@ -292,7 +312,9 @@ class Page:
         )
         for number in looked.place:
             number.submit(**looking, **private)
-        looked.layer.input(self.show, [inside, looked.layer], panel[1:], **LIGHT)
+        showing = dict(fn=self.show, inputs=[inside, *which], outputs=panel[1:])
+        looked.layer.input(**showing, **LIGHT)
+        looked.own.input(**showing, **LIGHT, **private)
 
         running = compared.start.click(
             self.compare,
@@ -301,11 +323,6 @@ class Page:
             **HEAVY,
         )
         compared.stop.click(None, cancels=running)
-
-
-def _escaped(text: str) -> str:
-    """Return text that Markdown shows as it is; a model file names classes."""
-    return re.sub(r'[^\w\s.]|_|\.(?!\d)', lambda found: f'&#{ord(found[0])};', text)
 
 
 def _place(photo: Photo, event: gr.SelectData) -> tuple[int, int]:
@@ -329,11 +346,8 @@ def _picture(pixels: np.ndarray | None) -> Image.Image | None:
 def _marked(photo: Photo, x: float, y: float) -> np.ndarray:
     """Return the picture to click on with a cross at a pixel of the image."""
     picture = Image.fromarray(photo.shown())
-    x, y = ((int(place) + 0.5) / photo.factor for place in (x, y))
-    arm = max(8, max(picture.size) // 50)
-    draw = ImageDraw.Draw(picture)
-    for ends in ((x - arm, y, x + arm, y), (x, y - arm, x, y + arm)):
-        draw.line(ends, fill=RED, width=max(3, arm // 4))
+    place = [(int(place) + 0.5) / photo.factor for place in (y, x)]
+    draw_cross(ImageDraw.Draw(picture), place, max(8, max(picture.size) // 50))
     return np.asarray(picture)
 
 

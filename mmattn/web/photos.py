@@ -1,6 +1,8 @@
 """Read images of users, within limits."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from ..apis.sources import IMAGES
 from ..images import NoImageError, read_channels, read_image, shown, tiff_size
 
 SHOWN_SIDE = 1600  # pixels of the longer side that the browser gets
+EXAMPLES = 8  # test images to choose from, if the user gives no others
 CLEAR_SIDE = 640  # pixels that the longer side of a small image is enlarged to
 
 
@@ -108,3 +111,18 @@ def images_in(folder: Path) -> dict[str, Path]:
     if not found:
         raise UserError(f'{folder} has no images ({", ".join(sorted(IMAGES))})')
     return found
+
+
+def example_images(dataset: Mapping) -> dict[str, Path]:
+    """Return the first images of a config's data set by name, none if it is not here.
+
+    Args:
+        dataset: its config, without wrappers.
+    """
+    prefix = dataset.get('data_prefix') or ''
+    if isinstance(prefix, Mapping):
+        prefix = prefix.get('img') or prefix.get('img_path') or prefix.get('img_dir')
+    folder = Path(dataset.get('data_root') or '', prefix or dataset.get('split') or '')
+    files = folder.rglob('*') if 'data_root' in dataset and folder.is_dir() else ()
+    images = (path for path in files if path.suffix.lower() in IMAGES)
+    return {path.name: path.resolve() for path in sorted(islice(images, EXAMPLES))}

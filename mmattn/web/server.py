@@ -54,6 +54,7 @@ def serve(
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+    from .layout import CSS
     from .page import Page
 
     page = Page(models, images or {}, max_megapixels, Path(folder.name)).blocks()
@@ -81,6 +82,7 @@ def serve(
         run_history=False,
         root_path='',
         footer_links=[],
+        css=CSS,
         theme=gr.themes.Default(
             font=('system-ui', 'sans-serif'), font_mono='monospace'
         ),

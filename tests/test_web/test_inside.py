@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import small_deformable_detr
+import torch
 from mmengine.dataset import pseudo_collate
 from predictor_models import classifier, detector, noise, segmentor
 from torch.testing import assert_close
 
 from mmattn.analysis import (
+    AttentionKernels,
     MultiScalePoints,
     SamplingPoints,
     attention_kernels,
@@ -15,7 +17,7 @@ from mmattn.analysis import (
     sampling_points,
 )
 from mmattn.apis import Predictor
-from mmattn.web.inside import look_inside, panels
+from mmattn.web.inside import Inside, look_inside, panels
 
 DAT = dict(
     type='mmattn.DATPlusPlus',
@@ -80,12 +82,31 @@ def test_the_layers_of_a_deformable_detr():
     for name, layer in zip(found.layers, expected, strict=True):
         assert isinstance(found.layers[name], MultiScalePoints)
         assert_close(found.layers[name].points, layer.points)
-        assert 'yellow 16 x 20, cyan 8 x 10' in found.legend(name)
+        assert 'orange 16 x 20, sky blue 8 x 10' in found.legend(name)
         drawn = panels(found, name)
         assert [text.partition(':')[0] for _, text in drawn] == [
             f'head {i}' for i in range(1, 5)
         ]
         assert all(picture.shape == (360, 480, 3) for picture, _ in drawn)
+
+
+def test_heads_of_a_layer_have_one_scale():
+    """A nearly uniform head looks uniform, unless it is scaled by its own largest."""
+    kernels = torch.ones(1, 2, 8, 8)
+    kernels[0, 0, 0, 0], kernels[0, 1, 0, 0] = 0.5, 20
+    picture = np.zeros((64, 64, 3), np.uint8)
+    both, alone = (
+        Inside({'a': AttentionKernels('a', each, [(7, 7)])}, picture, (64, 64))
+        for each in (kernels, kernels[:, :1])
+    )
+    (even, text), (_, other) = panels(both, 'a')
+    assert (text, other) == ('head 1: 1.01x', 'head 2: 15.4x')
+    assert '>15.4 x the mean<' in both.bar('a') and '>2 x the mean<' in alone.bar('a')
+    (own, _), _ = panels(both, 'a', own=True)
+    assert '>largest of each<' in both.bar('a', own=True)
+    place = 200, 200  # of a usual weight
+    bright = [int(each[place].sum()) for each in (even, panels(alone, 'a')[0][0], own)]
+    assert bright[0] < 100 < bright[1] < 350 < bright[2]
 
 
 def test_pixels_that_the_pipeline_crops_away_are_named():

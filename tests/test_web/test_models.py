@@ -36,11 +36,12 @@ def test_one_model_is_offered_as_given(tmp_path):
     sources = [
         Source(str(run)),
         Source('configs/demo/a.py', 'a.pth'),
-        Source('ivit_t_3x_coco', 'b.pth'),
+        Source('ivit_t_3x_coco', 'random'),
         Source('x/model.onnx'),
     ]
     found = offered_models(sources)
-    assert list(found) == ['run', 'a', 'ivit_t_3x_coco', 'model.onnx']
+    names = ['run', 'a', 'random weights: ivit_t_3x_coco', 'model.onnx']
+    assert list(found) == names
     assert list(found.values()) == sources
 
 

@@ -160,7 +160,8 @@ def test_attention_of_a_pixel(site, client):
     assert len(layer['choices']) == 2 and layer['value'] == layer['choices'][-1][0]
     assert len(gallery) > 0 and 'clicked' in legend
     marked = np.asarray(Image.open(picture))
-    assert tuple(marked[244, 164]) == (255, 0, 0)  # each pixel is shown as 8 x 8
+    assert tuple(marked[244, 164]) == (255, 255, 255)  # each pixel is shown as 8 x 8
+    assert 'x the mean</span>' in legend
     first = layer['choices'][0][0]
     others, _ = client.predict(layer=first, api_name='/show')
     assert others[0]['caption'].startswith('head 1: ')

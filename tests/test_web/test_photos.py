@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from mmattn.web.page import _place
-from mmattn.web.photos import Photo, images_in, read_photo
+from mmattn.web.photos import Photo, example_images, images_in, read_photo
 
 
 def write(path, height=4, width=6):
@@ -52,6 +52,10 @@ def test_images_of_a_folder(tmp_path):
     (folder / 'inner.png').symlink_to(folder / 'below/c.png')
     found = images_in(folder)
     assert list(found) == ['a.JPG', 'b.png', 'inner.png']
+    for prefix in ('images/below', dict(img='images/below'), dict(img_path='images')):
+        found = example_images(dict(data_root=str(tmp_path), data_prefix=prefix))
+        assert found['c.png'] == folder / 'below/c.png'
+    assert not example_images(dict(data_root='missing')) and not example_images({})
     (tmp_path / 'empty').mkdir()
     with pytest.raises(ValueError, match='has no images'):
         images_in(tmp_path / 'empty')

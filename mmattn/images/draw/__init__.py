@@ -2,17 +2,22 @@
 
 from .charts import draw_confusion, draw_precision_recall, save_panels, shown_at
 from .overlays import (
+    draw_cross,
     draw_labels,
     draw_lines,
     draw_objects,
     import_supervision,
     open_picture,
 )
-from .style import class_colors, line_width, text_color
+from .style import BLACK, FIRST, WHITE, class_colors, line_width, text_color
 
 __all__ = [
+    'BLACK',
+    'FIRST',
+    'WHITE',
     'class_colors',
     'draw_confusion',
+    'draw_cross',
     'draw_labels',
     'draw_lines',
     'draw_objects',

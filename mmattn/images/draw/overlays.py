@@ -11,7 +11,7 @@ from mmattn.errors import MissingPackageError, UserError
 
 from ..read import read_image
 from ..resize import shown
-from .style import line_width, text_color, text_height
+from .style import BLACK, WHITE, line_width, text_color, text_height
 
 MAX_TEXTS = 30  # objects that are named by default
 MAX_COVER = 0.5  # area of their names and scores, as a share of their boxes' area
@@ -169,6 +169,15 @@ def draw_lines(picture: np.ndarray, lines: Sequence[str]) -> np.ndarray:
     return _write(Image.fromarray(picture), [(line, None) for line in lines])
 
 
+def draw_cross(draw: ImageDraw.ImageDraw, place: Sequence[float], arm: float):
+    """Draw a white cross with a black edge at a row and a column, in pixels."""
+    y, x = place
+    for color, more in ((BLACK, 1), (WHITE, 0)):
+        for dy, dx in ((0, arm + more), (arm + more, 0)):
+            line = (x - dx, y - dy, x + dx, y + dy)
+            draw.line(line, fill=color, width=max(3, round(arm / 4)) + 2 * more)
+
+
 def _write(
     canvas: Image.Image, entries: Legend, max_share: float = math.inf
 ) -> np.ndarray:
@@ -214,7 +223,7 @@ def _write(
             if color is not None:
                 box = (left, top, left + size, top + size)
                 draw.rectangle(box, fill=tuple(map(int, color)))
-            draw.text((left + indent, top), text, (255, 255, 255), font)
+            draw.text((left + indent, top), text, WHITE, font)
         left += width_of(column)
     canvas.paste(ground, (0, 0))
     return np.array(canvas)

@@ -6,10 +6,16 @@ from functools import lru_cache
 import numpy as np
 
 # The palette of Okabe and Ito, without black; others follow it.
-FIRST = (
-    (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178),
-    (213, 94, 0), (204, 121, 167),
-)  # fmt: skip
+FIRST = {
+    'orange': (230, 159, 0),
+    'sky blue': (86, 180, 233),
+    'green': (0, 158, 115),
+    'yellow': (240, 228, 66),
+    'blue': (0, 114, 178),
+    'vermilion': (213, 94, 0),
+    'purple': (204, 121, 167),
+}
+WHITE, BLACK = (255, 255, 255), (0, 0, 0)  # of marks, which stand out from all colors
 MOST = 256  # colors, which then repeat
 STEPS = np.linspace(0, 255, 12).round()  # of a channel of a candidate
 LIGHTNESS = 0.4, 0.95  # of candidates, which stand out from shadows and white
@@ -74,10 +80,9 @@ def _palette() -> list[list[int]]:
     seen = seen_colors(grid)
     bright = (seen[0, :, 0] > LIGHTNESS[0]) & (seen[0, :, 0] < LIGHTNESS[1])
     grid, seen = grid[bright], seen[:, bright]
-    palette, distance = [], np.full(len(grid), np.inf)
+    palette, distance, first = [], np.full(len(grid), np.inf), [*FIRST.values()]
     while len(palette) < MOST:
-        many = len(palette) >= len(FIRST)
-        color = grid[distance.argmax()] if many else FIRST[len(palette)]
+        color = first.pop(0) if first else grid[distance.argmax()]
         palette.append([int(channel) for channel in color])
         away = np.linalg.norm(seen - seen_colors([color]), axis=2).min(0)
         distance = np.minimum(distance, away)
