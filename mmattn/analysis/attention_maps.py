@@ -9,6 +9,7 @@ whole attention matrices.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
@@ -17,6 +18,7 @@ from .attention_calls import AttentionCall, watch_attention
 
 # A head's N x N weights take 64 MB in float32.
 MAX_TOKENS = 4096
+LEAST_TOP = 2.0  # of a scale in multiples of the mean
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,25 @@ class AttentionKernels:
     layer: str
     kernels: Tensor
     cells: tuple[tuple[int, int], ...]
+
+
+def multiples_of_mean(weights: Tensor) -> np.ndarray:
+    """Return the weights of each head as multiples of the mean of their sizes.
+
+    Args:
+        weights: shape (M, ...). Weights that are all 0 stay so.
+    """
+    found = weights.float().cpu().numpy()
+    means = np.abs(found).mean(tuple(range(1, found.ndim)), keepdims=True)
+    return np.divide(found, means, np.zeros_like(found), where=means > 0)
+
+
+def top_of(multiples: np.ndarray) -> float:
+    """Return the end of a scale of colors for multiples of the mean.
+
+    It is at least 2, so that nearly uniform weights are not bright.
+    """
+    return max(LEAST_TOP, float(np.abs(multiples).max()))
 
 
 @dataclass(frozen=True)

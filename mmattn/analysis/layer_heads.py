@@ -4,21 +4,20 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from rich.table import Table
 from torch import Tensor
 
 from ..cli.terminal import print_table
+from ..images.draw import styled
 from . import mask_layers
 from .image_in_model import LoadedModel
 
-matplotlib.use('Agg')
-from matplotlib import pyplot as plt
-
 CELL_INCHES = 0.42
 MARGIN_INCHES = 1.6
-SMALL = 7
+TEXT = 6  # points in a cell
+ABSENT = '0.85'  # gray of heads that do not exist or have no value
 
 
 def report(
@@ -77,27 +76,31 @@ def _write(layers, values, masks, quantity, path):
                     writer.writerow([i, name, head, mask, f'{value:.6g}'])
 
 
+@styled
 def _draw(values, masks, quantity, title, out):
-    """Draw layers from left to right and heads downward, masked ones in red frames."""
+    """Draw layers from left to right and heads downward, masked ones in red frames.
+
+    Numbers that are too small for two digits are written as <.01.
+    """
     L, M = values.shape
     size = (L * CELL_INCHES + MARGIN_INCHES, M * CELL_INCHES + MARGIN_INCHES)
-    figure, axis = plt.subplots(
-        figsize=(max(size[0], 3 * MARGIN_INCHES), size[1]), layout='constrained'
-    )
+    figure = Figure((max(size[0], 3 * MARGIN_INCHES), size[1]))
+    axis = figure.subplots()
+    axis.set_facecolor(ABSENT)
     drawn = axis.imshow(values.T.numpy(), vmin=0, vmax=1, aspect='auto')
     for i, row in enumerate(values):
         for head in range(M):
             if not row[head].isnan():
                 color = 'white' if row[head] < 0.6 else 'black'
-                text = f'{row[head]:.2f}'
-                place = dict(ha='center', va='center', fontsize=SMALL - 1)
+                text = f'{row[head]:.2f}' if row[head] >= 0.005 else '<.01'
+                place = dict(ha='center', va='center', fontsize=TEXT)
                 axis.text(i, head, text, color=color, **place)
             if head in masks[i]:
                 corner, style = (i - 0.46, head - 0.46), dict(fill=False, linewidth=1.5)
                 axis.add_patch(Rectangle(corner, 0.92, 0.92, edgecolor='red', **style))
     axis.set(xlabel='layer', ylabel='head', xticks=range(L), yticks=range(M))
-    axis.tick_params(labelsize=SMALL)
-    axis.set_title(title, fontsize=SMALL + 1)
+    notes = ['red frame: masked'] * any(masks)
+    notes += ['gray: no value'] * bool(values.isnan().any())
+    axis.set_title('\n'.join(filter(None, [title, '; '.join(notes)])))
     figure.colorbar(drawn, label=quantity, pad=0.01)
-    figure.savefig(out, dpi=150)
-    plt.close(figure)
+    figure.savefig(out)

@@ -74,7 +74,9 @@ def print_classes(figures: Mapping):
             table.add_column(item, justify='right')
         digits = 2 if kind == 'labels' else 3
         for name, row in rows.items():
-            table.add_row(name, *(f'{row[item]:.{digits}f}' for item in items))
+            values = (row[item] for item in items)
+            known = (f'{x:.{digits}f}' if x == x else '-' for x in values)  # not NaN
+            table.add_row(name, *known)
         print_table(table)
 
 
@@ -115,9 +117,9 @@ def write_results(
             draw_precision_recall(metric.details, folder / CURVES)
     if confusion and metric.confusion is not None:
         names = list(metric.dataset_meta['classes'])
-        title = 'percent of the pixels or images of each row'
+        title = 'percent of the pixels or images of each row, blank: none'
         if not isinstance(metric, LabelConfusion):
-            title = f'percent of each row; score >= {metric.score_thr}, IoU >= {MATCH}'
+            title = f'score >= {metric.score_thr}, IoU >= {MATCH}; blank: none'
         draw_confusion(metric.confusion, names, folder / CONFUSION, title)
         content['confusion'] = dict(classes=names, counts=metric.confusion.tolist())
     path = folder / RESULTS

@@ -16,7 +16,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
+from matplotlib.figure import Figure
 from mmengine.registry import init_default_scope
 from tqdm import tqdm
 
@@ -26,14 +26,11 @@ from ..analysis.diagnosis import Finding, diagnose
 from ..analysis.samples import Sample, Validation, spaced
 from ..analysis.training_logs import last_log, latest_checkpoint, summarize, work_dir_of
 from ..apis.find import run_config
-from ..images.draw import save_panels
-from ..results import SCORE
+from ..images.draw import label_log, save_panels, styled
+from ..results import SCORE, Detections
 from ..results.panels import panel
 from .evaluation_results import CONFUSION, CURVES, RESULTS
 from .terminal import add_cfg_options, config_file, config_of, positive
-
-matplotlib.use('Agg')
-from matplotlib import pyplot as plt
 
 RANGE = 100  # times, by which the learning rate of a range test rises at least
 MANY_TIMES = 5  # of the smallest loss, which call for a logarithmic axis
@@ -45,13 +42,15 @@ METRICS = {
 }
 
 
+@styled
 def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
     """Plot the loss and the metrics of a run over its iterations.
 
     Axes begin at 0. The axis of a loss whose largest value is many times its
-    smallest is logarithmic.
+    smallest is logarithmic. Metrics of objects that the data lack are left out.
     """
-    figure, loss_axis = plt.subplots(figsize=(7, 4), layout='constrained')
+    figure = Figure((7, 4))
+    loss_axis = figure.subplots()
     loss_axis.set(xlabel='iteration', ylabel='training loss')
     losses = [(r['step'], r['loss']) for r in records if 'loss' in r]
     if losses:
@@ -64,13 +63,14 @@ def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
         values = [loss for _, loss in losses]
         if 0 < MANY_TIMES * min(values) < max(values):
             loss_axis.set_yscale('log')
+            label_log(loss_axis.yaxis)
         else:
             loss_axis.set_ylim(bottom=min(0, *values), top=None)
     metric_axis = loss_axis.twinx()
     metric_axis.set(ylabel='validation metric')
     highest = LOWEST_TOP
     for metric in metrics:
-        points = [(r['step'], r[metric]) for r in records if metric in r]
+        points = [(r['step'], r[metric]) for r in records if r.get(metric, -1) != -1]
         if points:
             label = f'{metric.split("/")[-1]}, last {points[-1][1]:.3g}{_only(points)}'
             metric_axis.plot(*zip(*points, strict=True), marker='o', label=label)
@@ -78,10 +78,10 @@ def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
     metric_axis.set_ylim(bottom=0, top=1.05 * highest)
     loss_axis.set_xlim(left=0)
     figure.legend(loc='outside upper center', ncols=3)
-    figure.savefig(out_file, dpi=120)
-    plt.close(figure)
+    figure.savefig(out_file)
 
 
+@styled
 def draw_rates(records: list[dict], out_file: Path) -> bool:
     """Plot the loss over the learning rate, and return whether it is a range test.
 
@@ -92,11 +92,11 @@ def draw_rates(records: list[dict], out_file: Path) -> bool:
     rates = [rate for rate, _ in points]
     if not rates or sorted(rates) != rates or not 0 < RANGE * rates[0] <= rates[-1]:
         return False
-    figure, axis = plt.subplots(figsize=(7, 4), layout='constrained')
+    figure = Figure((7, 4))
+    axis = figure.subplots()
     axis.plot(*zip(*points, strict=True), color='0.3')
     axis.set(xscale='log', xlabel='learning rate', ylabel='training loss')
-    figure.savefig(out_file, dpi=120)
-    plt.close(figure)
+    figure.savefig(out_file)
     return True
 
 
@@ -112,7 +112,8 @@ def draw_samples(
     for index in indices:
         image, _, truth, found = run.predict(index)
         rows.append([(image, ()), panel(truth, image), panel(found, image, score_thr)])
-    save_panels(rows, ('image', 'ground truth', 'prediction'), out_file)
+    least = f', score >= {score_thr:g}' if isinstance(found, Detections) else ''
+    save_panels(rows, ('image', 'ground truth', f'prediction{least}'), out_file)
 
 
 def draw_worst(
@@ -125,12 +126,15 @@ def draw_worst(
 
 
 def markdown_table(rows: list[list], header: list[str]) -> list[str]:
-    """Return the lines of a table; numbers have three digits, None is left out."""
+    """Return the lines of a table; numbers have three digits, None is left out.
+
+    So is -1, which COCO's metrics give where the data have no such objects.
+    """
 
     def cell(value) -> str:
-        if isinstance(value, float):
-            return f'{value:.3f}'
-        return '' if value is None else str(value)
+        if value is None or value == -1:
+            return ''
+        return f'{value:.3f}' if isinstance(value, float) else str(value)
 
     lines = [header, ['---'] * len(header), *rows]
     return [f'| {" | ".join(map(cell, line))} |' for line in lines] + ['']

@@ -8,6 +8,8 @@ from PIL import Image
 from ..images.draw import draw_lines, import_supervision, open_picture
 from .names import class_name
 
+LEAST = 0.005  # score that is not written as 0.00
+
 
 @dataclass
 class Classification:
@@ -53,5 +55,10 @@ class Classification:
         return draw_lines(open_picture(image, self.source), lines)
 
     def legend(self, count: int = 5) -> list[tuple[str, None]]:
-        """Return lines with the best classes and their scores, without a color."""
-        return [(f'{name} {score:.2f}', None) for name, score in self.top(count)]
+        """Return lines with the best classes and their scores, without a color.
+
+        Scores that would be written as 0.00 are left out after the best class.
+        """
+        best, *others = self.top(count)
+        shown = [best, *(each for each in others if each[1] >= LEAST)]
+        return [(f'{name} {score:.2f}', None) for name, score in shown]

@@ -18,13 +18,13 @@ from ..analysis import (
     multi_scale_points,
     sampling_points,
 )
+from ..analysis.attention_maps import multiples_of_mean, top_of
 from ..apis import Predictor
 from ..apis.config_model import ConfigModel, ModelInput
 from ..images.draw import BLACK, FIRST, WHITE, draw_cross
 
 PANEL_SIDE = 480  # pixels of the longer side of a panel
 HEAT = 0.7  # opacity of a kernel over the image
-LEAST_TOP = 2.0  # times the mean, at the end of a scale: uniform weights are not bright
 CROSS = 9  # pixels from the middle to an end
 DOT = 9.0  # radius of the largest dot of multi-scale attention, in pixels
 STOPS = 9  # colors of a bar
@@ -86,7 +86,7 @@ class Inside:
         if isinstance(found, AttentionKernels):
             colors = (1 - HEAT) * GRAY + HEAT * colors
         stops = ', '.join(f'rgb({r:.0f} {g:.0f} {b:.0f})' for r, g, b in colors)
-        top = f'{_top(_largest(multiples)):.3g} x the mean'
+        top = f'{top_of(multiples):.3g} x the mean'
         top = 'largest of each' if own else top
         ends = [f'- {top}', '0', top] if signed else ['0', top]
         texts = ''.join(f'<span>{text}</span>' for text in ends)
@@ -178,8 +178,8 @@ def panels(
         SamplingPoints: (_points_panel, 'group'),
     }[type(found)]
     multiples = _multiples(found)
-    largest = _largest(multiples)
-    tops = largest if own else np.full_like(largest, _top(largest))
+    largest = np.abs(multiples).max(tuple(range(1, multiples.ndim)))
+    tops = largest if own else np.full_like(largest, top_of(multiples))
     signed = bool((multiples < 0).any())
     return [
         (
@@ -191,20 +191,8 @@ def panels(
 
 
 def _multiples(found: Layer) -> np.ndarray:
-    """Return the weights of each head as multiples of the mean of their sizes."""
-    weights = found.kernels[0] if isinstance(found, AttentionKernels) else found.weights
-    weights = weights.float().cpu().numpy()
-    rest = tuple(range(1, weights.ndim))
-    means = np.abs(weights).mean(rest, keepdims=True)
-    return np.divide(weights, means, np.zeros_like(weights), where=means > 0)
-
-
-def _largest(multiples: np.ndarray) -> np.ndarray:
-    return np.abs(multiples).max(tuple(range(1, multiples.ndim)))
-
-
-def _top(largest: np.ndarray) -> float:
-    return max(LEAST_TOP, largest.max())
+    kernels = isinstance(found, AttentionKernels)
+    return multiples_of_mean(found.kernels[0] if kernels else found.weights)
 
 
 def _colors(shares: np.ndarray, signed: bool) -> np.ndarray:

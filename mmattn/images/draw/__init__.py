@@ -1,6 +1,12 @@
 """Pictures: colors, lines and texts, drawn on images and in charts."""
 
-from .charts import draw_confusion, draw_precision_recall, save_panels, shown_at
+from .charts import (
+    draw_confusion,
+    draw_precision_recall,
+    label_log,
+    save_panels,
+    shown_at,
+)
 from .overlays import (
     draw_cross,
     draw_labels,
@@ -9,7 +15,15 @@ from .overlays import (
     import_supervision,
     open_picture,
 )
-from .style import BLACK, FIRST, WHITE, class_colors, line_width, text_color
+from .style import (
+    BLACK,
+    FIRST,
+    WHITE,
+    class_colors,
+    line_width,
+    styled,
+    text_color,
+)
 
 __all__ = [
     'BLACK',
@@ -23,9 +37,11 @@ __all__ = [
     'draw_objects',
     'draw_precision_recall',
     'import_supervision',
+    'label_log',
     'line_width',
     'open_picture',
     'save_panels',
     'shown_at',
+    'styled',
     'text_color',
 ]

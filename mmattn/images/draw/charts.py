@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from .overlays import Legend
-from .style import DPI, SMALL, class_colors
+from .style import DPI, SMALL, class_colors, styled
 
 BACKGROUND = 'background'
 MOST_NUMBERS = 25  # classes up to which cells have room for a percentage
@@ -19,6 +19,7 @@ PANEL = 4.0  # inches of a picture beside others
 LINE, CHARACTER = 0.19, 0.065  # inches of a text of `SMALL` points
 
 
+@styled
 def draw_confusion(
     counts: np.ndarray, names: Sequence[str], out_file: Path, title: str = ''
 ):
@@ -38,14 +39,14 @@ def draw_confusion(
 
     names = [*names, BACKGROUND][: len(counts)]
     side = min(max(4.0, CELL * len(names)), MOST_INCHES)
-    figure = Figure(figsize=(side + 3, side + 1.5), layout='constrained')
+    figure = Figure(figsize=(side + 3, side + 1.5))
     axis = figure.subplots()
     totals = counts.sum(1)
     shares = 100 * counts / np.maximum(totals, 1)[:, None]
     image = axis.imshow(shares, cmap='Blues', vmin=0, vmax=100)
     figure.colorbar(image, label='percent of the row', shrink=0.8)
     axis.set(xlabel='prediction', ylabel='label')
-    axis.set_title(title, fontsize=SMALL + 1)
+    axis.set_title(title)
     points = min(SMALL + 1, 72 * side / len(names))
     if points >= LOWEST_TEXT:
         rows = [f'{n} ({t:,})' for n, t in zip(names, totals.tolist(), strict=True)]
@@ -61,12 +62,12 @@ def draw_confusion(
                     f'{share:.0f}' if share >= 1 else '<1',
                     ha='center',
                     va='center',
-                    fontsize=SMALL,
                     color='white' if share > 50 else 'black',
                 )
-    figure.savefig(out_file, dpi=DPI)
+    figure.savefig(out_file)
 
 
+@styled
 def draw_precision_recall(details: Mapping[str, Mapping], out_file: Path):
     """Draw precision over recall at an IoU of 0.5, for boxes and for masks.
 
@@ -76,7 +77,7 @@ def draw_precision_recall(details: Mapping[str, Mapping], out_file: Path):
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5 * len(details), 4.2), layout='constrained')
+    figure = Figure(figsize=(5 * len(details), 4.2))
     axes = figure.subplots(1, len(details), squeeze=False)[0]
     for axis, (kind, found) in zip(axes, details.items(), strict=True):
         curves = found['precision']
@@ -99,7 +100,7 @@ def draw_precision_recall(details: Mapping[str, Mapping], out_file: Path):
             axis.plot(
                 found['recall'], mean, 'k', label=f'{label}, AP50 {mean.mean():.3f}'
             )
-            axis.legend(fontsize=SMALL)
+            axis.legend()
         axis.set(
             title=f'{kind}, IoU 0.5',
             xlabel='recall',
@@ -107,7 +108,16 @@ def draw_precision_recall(details: Mapping[str, Mapping], out_file: Path):
             xlim=(0, 1),
             ylim=(0, 1.02),
         )
-    figure.savefig(out_file, dpi=DPI)
+    figure.savefig(out_file)
+
+
+def label_log(axis):
+    """Label 1, 2 and 5 times each power of ten on a logarithmic axis."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter('{x:g}')
+    axis.set_minor_formatter(NullFormatter())
 
 
 def shown_at(picture: np.ndarray) -> float:
@@ -115,6 +125,7 @@ def shown_at(picture: np.ndarray) -> float:
     return min(1.0, PANEL * DPI / max(picture.shape[:2]))
 
 
+@styled
 def save_panels(
     rows: Sequence[Sequence[tuple[np.ndarray, Legend]]],
     titles: Sequence[str],
@@ -130,7 +141,7 @@ def save_panels(
     from matplotlib.figure import Figure
 
     heights = [PANEL + LINE * (1 + max(map(_lines, row))) for row in rows]
-    figure = Figure((PANEL * len(titles), sum(heights)), layout='constrained')
+    figure = Figure((PANEL * len(titles), sum(heights)))
     axes = figure.subplots(
         len(rows),
         len(titles),
@@ -144,7 +155,7 @@ def save_panels(
             _write_below(axis, legend)
     for axis, title in zip(axes[0], titles, strict=True):
         axis.set_title(title)
-    figure.savefig(out_file, dpi=DPI, bbox_inches='tight')  # with the last legend
+    figure.savefig(out_file)
 
 
 def _columns(legend: Legend) -> int:
@@ -170,7 +181,6 @@ def _write_below(axis, legend: Legend):
         loc='upper center',
         bbox_to_anchor=(0.5, 0),
         ncols=_columns(legend),
-        fontsize=SMALL,
         frameon=False,
         handlelength=1,
         handleheight=1,

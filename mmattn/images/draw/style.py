@@ -1,7 +1,7 @@
 """Colors of classes, widths of lines and sizes of texts, the same in all pictures."""
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
 
 import numpy as np
 
@@ -57,6 +57,32 @@ MIN_TEXT = 10  # pixels
 TEXT_SHARE = 1 / 40  # of the image's shorter side
 SMALL = 8  # points, of texts beside charts
 DPI = 120  # of charts
+LINES = ('blue', 'orange', 'green', 'vermilion', 'purple', 'sky blue')  # on white
+CHARTS = {  # settings of matplotlib
+    'font.size': SMALL,
+    'axes.labelsize': SMALL + 1,
+    'axes.titlesize': SMALL + 1,
+    'figure.titlesize': SMALL + 2,
+    'figure.constrained_layout.use': True,
+    'savefig.dpi': DPI,
+    'savefig.bbox': 'tight',
+    'axes.prop_cycle': 'cycler("color", {})'.format(
+        ['#{:02x}{:02x}{:02x}'.format(*FIRST[name]) for name in LINES]
+    ),
+}
+
+
+def styled(draw: Callable) -> Callable:
+    """Return a function whose charts have the settings of `CHARTS`."""
+
+    @wraps(draw)
+    def call(*args, **kwargs):
+        import matplotlib
+
+        with matplotlib.rc_context(CHARTS):
+            return draw(*args, **kwargs)
+
+    return call
 
 
 def seen_colors(colors: Sequence[Sequence[int]]) -> np.ndarray:
