@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean, variance
 
 from mmattn.cli.terminal import run_main
+from mmattn.images.draw import styled
 from projects.evidence.claim import ROOT, Claim, Rows
 from projects.evidence.claims import CLAIMS
 from projects.evidence.rows import read_rows
@@ -36,6 +37,17 @@ BEGIN, END = '<!-- written by projects/evidence/report.py -->\n', '<!-- end -->\
 NOISE, SEEDS, MARGIN = 'noise', LOOKS[-1], 0.5  # of the power calculation
 FREEDOM = (6 - 1) * (SEEDS - 1)  # of six networks
 MEAN, SEED = '#b5312f', '#6f7f8f'
+UNITS = {
+    'accuracy': 'points',
+    'accuracy@44': 'points',
+    'coco/bbox_mAP': 'AP, at most 1',
+    'coco/segm_mAP': 'AP, at most 1',
+    'similarity': 'cosine',
+    'head_variance': 'variance',
+    'rank': 'effective rank',
+    'reach': 'sides of the image',
+    'growth': 'times the FLOPs',
+}
 
 
 @dataclass(frozen=True)
@@ -119,7 +131,7 @@ class Results:
 
 def comparisons_table(all_results: Sequence[Results]) -> str:
     """Return a table of the comparisons that have run."""
-    rows = [['claim', 'comparison', 'difference', 'seeds', 'verdict']]
+    rows = [['claim', 'comparison', 'difference', 'unit', 'seeds', 'verdict']]
     for results in all_results:
         tests, name = results.tests(), results.name
         for each, test, verdict in zip(
@@ -128,7 +140,10 @@ def comparisons_table(all_results: Sequence[Results]) -> str:
             if verdict != NOT_RUN:
                 half = f'±{test.half:.2g}' if 0 < test.half < inf else ''
                 number = f'{test.mean:+.3g}{half}'
-                rows.append([name, each.text, number, str(test.seeds), verdict])
+                (_, _, metric), *_ = each.terms(results.claim.metric)
+                seeds = f'{test.seeds}{", exact" * results.claim.exact}'
+                unit = UNITS.get(metric, metric)
+                rows.append([name, each.text, number, unit, seeds, verdict])
                 name = ''
     return markdown(rows)
 
@@ -185,19 +200,17 @@ def plots(all_results: Sequence[Results]) -> str:
     )
 
 
+@styled
 def draw(results: Results, out: Path) -> None:
     """Draw each metric: a dot for a seed, a line through the networks of a seed."""
-    import matplotlib
-
-    matplotlib.use('Agg')
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     claim, metrics = results.claim, results.metrics()
     names = list(claim.choices or claim.networks)
     size = len(metrics) * max(3, 1 + 0.45 * len(names)), 3.2
-    figure, axes = plt.subplots(
-        1, len(metrics), figsize=size, squeeze=False, layout='constrained'
-    )
+    figure = Figure(size)
+    figure.suptitle(f'{results.name}: dots are seeds, bars their means')
+    axes = figure.subplots(1, len(metrics), squeeze=False)
     for axis, metric in zip(axes.flat, metrics, strict=True):
         columns = [results.values(name, metric) for name in names]
         for seed in sorted({seed for values in columns for seed in values}):
@@ -207,10 +220,10 @@ def draw(results: Results, out: Path) -> None:
             if values:
                 axis.hlines(mean(values.values()), x - 0.3, x + 0.3, color=MEAN, lw=2)
         axis.set_xticks(range(len(names)), names, rotation=30, ha='right')
-        axis.set(ylabel=metric, xlim=(-0.5, len(names) - 0.5))
+        unit = UNITS.get(metric, metric)
+        axis.set(ylabel=f'{metric} ({unit})', xlim=(-0.5, len(names) - 0.5))
         axis.grid(axis='y', alpha=0.3)
     figure.savefig(out, dpi=80)
-    plt.close(figure)
 
 
 def page_text(page: str, claims: Mapping[str, Claim], rows: Rows) -> str:

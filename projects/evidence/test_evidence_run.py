@@ -219,7 +219,7 @@ def test_the_page_has_verdicts_powers_and_plots(tmp_path):
     assert text.startswith('# Head\n') and text.endswith('tail\n')
     assert 'former' not in text
     assert '1 of 1 comparisons are decided (holds 1, not run yet 1)' in text
-    assert '| noise | b over a | +1±0.25 | 3 | holds |' in text
+    assert '| noise | b over a | +1±0.25 | points | 3 | holds |' in text
     # a: 1 + 1.67^2 + 1.33^2 = 4.67; b: 0.11 + 3.14 + 2.05 = 5.31; over 2 + 2.
     head = r'\| 102,400 \| 80.33 \| 2 \| 6 \| 1.58 \| +\d% \| \d+% \|'
     assert len(re.findall(head, text)) == 1

@@ -84,6 +84,7 @@ def draw_precision_recall(details: Mapping[str, Mapping], out_file: Path):
         names = list(found['classes'])
         known = [i for i in range(len(names)) if curves[:, i].max() > -1]
         few = 1 < len(known) <= MOST_CURVES
+        left_out = f', {len(known)} of {len(names)} classes have objects'
         colors = [_unit(color) for color in class_colors(len(names))]
         for i in known:
             ap = found['classes'][names[i]]['mAP_50']
@@ -97,12 +98,14 @@ def draw_precision_recall(details: Mapping[str, Mapping], out_file: Path):
         if known:
             mean = curves[:, known].mean(1)
             label = names[known[0]] if len(known) == 1 else 'mean of classes'
+            if not few and len(known) > 1:
+                axis.plot([], [], color='0.8', label='each class')
             axis.plot(
                 found['recall'], mean, 'k', label=f'{label}, AP50 {mean.mean():.3f}'
             )
             axis.legend()
         axis.set(
-            title=f'{kind}, IoU 0.5',
+            title=f'{kind}, IoU 0.5' + left_out * (len(known) < len(names)),
             xlabel='recall',
             ylabel='precision',
             xlim=(0, 1),
