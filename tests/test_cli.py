@@ -227,10 +227,8 @@ def test_web(run, tmp_path, monkeypatch):
         'images',
         '--port=9',
     )
-    ((first,), options), ((second, images), others) = (
-        (tuple(each for each in args if each is not None), kw) for args, kw in served
-    )
-    assert first.names == ['cells'] and first['cells'].weights == weights
+    ((first, none), options), ((second, images), others) = served
+    assert first.names == ['cells'] and first['cells'].weights == weights and not none
     assert options['host'] == '127.0.0.1' and options['port'] is None
     assert second.names == ['detection', 'x.onnx'] and second['detection']
     assert list(images) == ['a.png'] and others['port'] == 9
