@@ -9,7 +9,13 @@ from mmdet.structures.mask import BitmapMasks
 from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
 
-from mmattn.images.draw import class_colors, draw_confusion, draw_labels, save_panels
+from mmattn.images.draw import (
+    class_colors,
+    draw_confusion,
+    draw_labels,
+    draw_precision_recall,
+    save_panels,
+)
 from mmattn.images.draw.style import seen_colors
 from mmattn.results.panels import panel
 from mmattn.results.samples import truth_of
@@ -42,6 +48,23 @@ def test_a_confusion_has_percentages_that_fit_their_cells(figures):
     assert words(axis) == ['100', '<1', '25', '75']
     rows = [text.get_text() for text in axis.get_yticklabels()]
     assert rows == ['sky (3,000,000)', 'tree (4,000,000)', 'void (0)']
+
+
+def test_curves_say_which_classes_they_are(figures):
+    recall = np.linspace(0, 1, 101)
+    names = [f'class {i}' for i in range(12)]
+    precision = np.repeat(1 - recall[:, None], 12, 1)
+    precision[:, 3] = -1
+    found = dict(
+        precision=precision,
+        recall=recall,
+        classes={name: dict(mAP_50=0.5) for name in names},
+    )
+    draw_precision_recall(dict(bbox=found), 'x.png')
+    (axis,) = figures[0].axes
+    assert axis.get_title() == 'bbox, IoU 0.5, 11 of 12 classes have objects'
+    texts = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert texts == ['each class', 'mean of classes, AP50 0.500']
 
 
 def test_panels_name_every_class(figures):

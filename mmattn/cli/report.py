@@ -126,14 +126,14 @@ def draw_worst(
 
 
 def markdown_table(rows: list[list], header: list[str]) -> list[str]:
-    """Return the lines of a table; numbers have three digits, None is left out.
+    """Return the lines of a table; numbers have three digits.
 
-    So is -1, which COCO's metrics give where the data have no such objects.
+    None, and -1, which COCO's metrics give without such objects, become `none`.
     """
 
     def cell(value) -> str:
         if value is None or value == -1:
-            return ''
+            return 'none'
         return f'{value:.3f}' if isinstance(value, float) else str(value)
 
     lines = [header, ['---'] * len(header), *rows]

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from mmengine.config import Config
 from torch import nn
 
@@ -108,6 +109,14 @@ def draw(work, monkeypatch):
     monkeypatch.chdir(work)
     monkeypatch.setenv('COLUMNS', '80')
 
+    figures, save = [], Figure.savefig
+
+    def keep(figure, *args, **kwargs):
+        figures[:] = [figure]
+        save(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, 'savefig', keep)
+
     def call(kind, *args):
         tool.main([kind, *map(str, args), '--out', 'out/picture.png'])
         picture = cv2.imread('out/picture.png')
@@ -115,6 +124,7 @@ def draw(work, monkeypatch):
         path = Path('out/picture.csv')
         return list(csv.DictReader(path.open())) if path.exists() else []
 
+    call.figures = figures
     return call
 
 
@@ -181,6 +191,19 @@ def test_samples_of_the_test_data_set_are_its_first_images(draw, work):
 )
 def test_pictures_are_written(draw, args):
     draw(*args)
+
+
+def test_pictures_say_what_they_leave_out(draw):
+    draw('points', 'dat.py', 'wide.png')
+    axes = draw.figures[0].axes
+    assert 'no group 1' in [text.get_text() for axis in axes for text in axis.texts]
+    draw('norms', 'lisa.py', 'photo.png', '--layers', 0)
+    (figure,) = draw.figures
+    assert figure.get_suptitle().endswith(', 1 of 3 layers')
+    low, high = figure.axes[1].images[0].get_clim()
+    assert low <= 0.9 * high + 1e-6
+    draw('kernels', 'plain_lisa.py', 'photo.png', '--layers', 0)
+    assert draw.figures[0].axes[1].images[0].get_clim()[1] >= 2
 
 
 IMAGE = 'hard.py', 'wide.png'

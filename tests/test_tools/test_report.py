@@ -51,6 +51,11 @@ def test_axes_begin_at_zero(losses, metric, ticks, top, tmp_path, monkeypatch):
     assert figure.bbox.x0 <= legend.x0 and legend.x1 <= figure.bbox.x1, 'it is cut'
 
 
+def test_absent_values_are_named():
+    lines = report.markdown_table([['mAP_l', -1.0], ['mAP', 0.5]], ['test', ''])
+    assert lines[2:4] == ['| mAP_l | none |', '| mAP | 0.500 |']
+
+
 RECORDS = [
     {'loss': 2.0, 'step': 1},
     {'loss': 1.0, 'step': 2},
