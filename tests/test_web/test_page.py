@@ -266,7 +266,7 @@ def test_it_listens_on_this_machine_and_shares_nothing(site):
     with socket.socket() as other, pytest.raises(OSError):
         other.bind(('127.0.0.1', page.server_port))
     dropdown = next(each for each in page.blocks.values() if each.elem_id == 'chosen')
-    assert [name for name, _ in dropdown.choices] == ['given.png']
+    assert [name for name, _ in dropdown.choices] == [dropdown.value] == ['given.png']
 
 
 def test_two_users_at_once(site):
