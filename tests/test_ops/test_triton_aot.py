@@ -27,9 +27,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 SHARED_MEMORY = 99 * 1024  # bytes of a block on the smallest device of sm_8x
-# Bytes that Triton 3.6 spills, in a few kernels of each form.
-OLD_TRITON = version('triton').startswith('3.6.')
-SPILLED = {'landmark': 24, 'soft': 16, 'small': 56} if OLD_TRITON else {}
+# Bytes that releases of Triton spill, in a few kernels of each form.
+SPILLED = {
+    '3.6': {'landmark': 24, 'soft': 16, 'small': 56},
+    '3.9': {'landmark': 72},
+}.get('.'.join(version('triton').split('.')[:2]), {})
 FULL, HALF, F16 = torch.float32, torch.bfloat16, torch.float16
 ALL = FULL, HALF, F16
 KERNELS = {  # those that each launch of a form contains
@@ -241,9 +243,9 @@ def test_few_spills_and_no_local_memory(operator, form, shape, capability):
         if form == 'landmark':  # tiles without spills take more instructions
             narrow = shape['M'] * shape['D'] <= 320
             if shape['dtype'] != FULL:
-                spilled = 40 if narrow else 120
+                spilled = max(spilled, 40 if narrow else 120)
             elif not narrow:
-                spilled = 48
+                spilled = max(spilled, 48)
         assert usage['STACK'] <= spilled and usage['LOCAL'] == 0, (launch, usage)
         assert usage['SHARED'] <= SHARED_MEMORY, (launch, usage)
     if operator == 'ms_deform_attn' and shape['D'] % 8 == 0:
