@@ -20,6 +20,7 @@ made when the documentation is built (`docs/_ext/tables.py`).
     starts                  public weights of related networks, and what is taken
     choose                  our backbones and their peers side by side
     families                backbones, their papers and their configs
+    zoo TASK                networks of a task beside the papers' rivals
 """
 
 import argparse
@@ -46,7 +47,6 @@ from tools.dev.diagrams import maps_of
 from tools.dev.markdown import filled, markdown
 from tools.dev.metafiles import (
     ROOT,
-    SECOND_FLOPS,
     collections,
     count,
     metafile_text,
@@ -54,14 +54,9 @@ from tools.dev.metafiles import (
     problems,
     read_models,
 )
+from tools.dev.zoo import agreement_table, model_table, zoo
 from tools.papers.exhibits import exhibits
-from tools.papers.tables import (
-    equals_as_printed,
-    omitted_rows,
-    paper_rows,
-    papers,
-    recipes,
-)
+from tools.papers.tables import papers, recipes
 
 DOCS = ROOT / 'docs'
 BENCHMARKS = DOCS / 'benchmarks'
@@ -273,71 +268,6 @@ def speed_table(path: Path) -> str:
     return markdown(table)
 
 
-def metrics(model: dict, kind: str) -> dict[str, float]:
-    return {
-        name: value
-        for result in model.get(kind, ())
-        for name, value in result['Metrics'].items()
-    }
-
-
-def model_table(metafile: Path, folder: Path) -> str:
-    """Return a table with one row for each model.
-
-    Papers' metrics have columns of their own. Links are relative to `folder`.
-    """
-    models = read_models(metafile)
-    columns = dict.fromkeys(
-        (kind, name)
-        for kind in ('Results', 'Paper Results')
-        for model in models
-        for name in metrics(model, kind)
-    )
-    head = ['config', 'height x width', 'parameters (M)', 'FLOPs (G)']
-    second_flops = [
-        field
-        for field in SECOND_FLOPS
-        if any(field in model['Metadata'] for model in models)
-    ]
-    head += [field.removeprefix('FLOPs ').lower() for field in second_flops]
-    head += [f'{name}, paper' if 'Paper' in kind else name for kind, name in columns]
-    rows = [head]
-    for model in models:
-        path = os.path.relpath(ROOT / model['Config'], folder)
-        metadata = model['Metadata']
-        row = [f'[{model["Name"]}]({path})']
-        row.append(metadata['Image Size'])
-        row.append(f'{metadata["Parameters"] / 1e6:.2f}')
-        for field in ('FLOPs', *second_flops):
-            flops = metadata.get(field)
-            row.append('' if flops is None else f'{flops / 1e9:.2f}')
-        row += [str(metrics(model, kind).get(name, '')) for kind, name in columns]
-        rows.append(row)
-    return markdown(rows)
-
-
-def agreement_table() -> str:
-    """Return a table that counts the figures of ours that equal a paper's."""
-    counts = {}
-    for row in paper_rows():
-        if 'reading_of' in row:  # counts once
-            continue
-        paper = counts.setdefault(row['source'].partition(',')[0], [0, 0, 0, 0, 0])
-        found = [row[kind] for kind in ('params', 'flops') if kind in row]
-        equal = list(map(equals_as_printed, found))
-        paper[0] += len(found)
-        paper[1] += sum(equal)
-        paper[2] += 1
-        paper[3] += all(equal)
-    for row in omitted_rows():
-        counts[row['source'].partition(',')[0]][4] += 1
-    head = ['paper', 'figures', 'equal as printed', 'rows', 'equal in all figures']
-    rows = [[*head, 'omitted, with a reason']]
-    rows += [[paper, *map(str, numbers)] for paper, numbers in counts.items()]
-    totals = map(sum, zip(*counts.values(), strict=True))
-    return markdown([*rows, ['all', *map(str, totals)]])
-
-
 def table(path: Path, folder: Path) -> str:
     """Return the table that a README in `folder` asks for by a path."""
     if path.name == 'papers':
@@ -365,6 +295,7 @@ def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
         'starts': starts,
         'choose': choose,
         'families': lambda words: families(folder),
+        'zoo': lambda words: zoo(words, folder),
     }
 
 
