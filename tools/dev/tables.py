@@ -21,6 +21,7 @@ made when the documentation is built (`docs/_ext/tables.py`).
     choose                  our backbones and their peers side by side
     families                backbones, their papers and their configs
     zoo TASK                networks of a task beside the papers' rivals
+    speeds                  backbones over Swin-T, at two sizes and on two kinds of CPUs
 """
 
 import argparse
@@ -37,7 +38,6 @@ import timm
 import torch
 
 import mmattn.models
-from mmattn.errors import UserError
 from mmattn.models.backbones import __all__ as BACKBONES
 from mmattn.weights.load import load_weights
 from mmattn.weights.names import config_of, published_files
@@ -54,6 +54,7 @@ from tools.dev.metafiles import (
     problems,
     read_models,
 )
+from tools.dev.speeds import accelerated, speed, speed_table, speeds
 from tools.dev.zoo import agreement_table, model_table, zoo
 from tools.papers.exhibits import exhibits
 from tools.papers.tables import papers, recipes
@@ -72,7 +73,6 @@ FAMILIES = {
     '`PVT`, `PVTv2`': (['2102.12122', '2106.13797'], ('pvt_',)),
     '`DAT`, `DATPlusPlus`': (['2201.00520', '2309.01430'], ('dat_',)),
 }
-ACCELERATED = 'accelerate', 'accelerate_2_threads', 'accelerate_avx512_2_threads'
 
 
 def listed(values) -> str:
@@ -140,26 +140,6 @@ def matching(patterns: list[str]) -> list[dict]:
     ]
 
 
-def speed(names: list[str]) -> str:
-    """Return the measured images per second of models, beside the baseline's."""
-    passes = {}
-    for row in read_csv(BENCHMARKS / 'models_cpu.csv'):
-        if row['model'] in names:
-            passes.setdefault(row['model'], {})[row['pass']] = row
-    if not passes:
-        raise UserError(f'the benchmarks have none of {names}')
-    head = ['model', 'pixels', 'inference (images/s)', 'beside Swin-T']
-    head += ['training step (images/s)', 'beside Swin-T', 'on']
-    rows = [head]
-    for model, of in passes.items():
-        first = of['inference']
-        row = [model, f'{first["size"]} x {first["size"]}']
-        for which in ('inference', 'training step'):
-            row += [of[which]['images_per_s'], of[which]['speedup']]
-        rows.append([*row, f'{first["machine"]}, {first["isa"]}, {first["date"]}'])
-    return markdown(rows)
-
-
 def training_recipes(patterns: list[str]) -> str:
     """Return how the papers trained the matching configs."""
     rows = [['config', 'optimizer', 'learning rate', 'weight decay', 'batch', 'length']]
@@ -213,22 +193,6 @@ def starts(_: list[str]) -> str:
     return markdown(rows)
 
 
-def accelerated(_: list[str]) -> str:
-    """Return the speeds in the csv files as a table, a line for each model."""
-    lines = {}
-    for name in ACCELERATED:
-        for row in read_csv(BENCHMARKS / f'{name}_cpu.csv'):
-            line = lines.setdefault(row['model'], dict(modules=row['modules']))
-            if row['attention']:
-                share = f'{float(row["attention"]):.0%}'
-                line.setdefault('share of the sampling', share)
-            isa = row['isa'].split()[0].removeprefix('ATen:')
-            count = f'{row["threads"]} thread{"s" * (row["threads"] != "1")}'
-            line[f'{row["phase"]}, {isa}, {count}'] = row['speedup']
-    head = ['model', *next(iter(lines.values()))]
-    return markdown([head, *([name, *line.values()] for name, line in lines.items())])
-
-
 def stock(_: list[str]) -> str:
     """Return which stock configs run, a line for each method."""
     head = 'package', 'method', 'configs', 'run', 'why others do not'
@@ -247,25 +211,6 @@ def run_table(folder: Path) -> str:
         on = [run[key] for key in ('machine', 'torch') if key in run]
         rows.append([f'`{run["config"]}`', *values, *facts, ', torch '.join(on)])
     return markdown(rows)
-
-
-def speed_table(path: Path) -> str:
-    """Return a table of speeds over the baseline's, from a csv file of `model.py`."""
-    rows = read_csv(path)
-    passes = list(dict.fromkeys(row['pass'] for row in rows))
-    models = {}
-    for row in rows:
-        models.setdefault(row['model'], {})[row['pass']] = row
-    table = [['model', 'parameters (M)', *passes, 'FLOPs (G)', 'of peak']]
-    for model, of in sorted(
-        models.items(), key=lambda model: -float(model[1][passes[0]]['speedup'])
-    ):
-        first = of[passes[0]]
-        speeds = [f'{float(of[which]["speedup"]):.2f}' for which in passes]
-        share = f'{float(first["product_share"]):.0%}'
-        params = f'{float(first["params_m"]):.1f}'
-        table.append([f'`{model}`', params, *speeds, first['flops_g'], share])
-    return markdown(table)
 
 
 def table(path: Path, folder: Path) -> str:
@@ -296,6 +241,7 @@ def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
         'choose': choose,
         'families': lambda words: families(folder),
         'zoo': lambda words: zoo(words, folder),
+        'speeds': speeds,
     }
 
 
