@@ -20,7 +20,8 @@ made when the documentation is built (`docs/_ext/tables.py`).
     starts                  public weights of related networks, and what is taken
     choose                  our backbones and their peers side by side
     families                backbones, their papers and their configs
-    zoo TASK                networks of a task beside the papers' rivals
+    zoo TASK                networks of a task beside the papers' rivals, whose
+                            pictures `python -m tools.dev.zoo_plot` draws
     speeds                  backbones over Swin-T, at two sizes and on two kinds of CPUs
 """
 
