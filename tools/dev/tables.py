@@ -22,6 +22,7 @@ made when the documentation is built (`docs/_ext/tables.py`).
     families                backbones, their papers and their configs
     zoo TASK                networks of a task beside the papers' rivals, whose
                             pictures `python -m tools.dev.zoo_plot` draws
+    printed PAPER NUMBER ... tables of a paper as printed
     speeds                  backbones over Swin-T, at two sizes and on two kinds of CPUs
 """
 
@@ -56,7 +57,7 @@ from tools.dev.metafiles import (
     read_models,
 )
 from tools.dev.speeds import accelerated, speed, speed_table, speeds
-from tools.dev.zoo import agreement_table, model_table, zoo
+from tools.dev.zoo import agreement_table, model_table, printed, zoo
 from tools.papers.exhibits import exhibits
 from tools.papers.tables import papers, recipes
 
@@ -243,6 +244,7 @@ def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
         'families': lambda words: families(folder),
         'zoo': lambda words: zoo(words, folder),
         'speeds': speeds,
+        'printed': printed,
     }
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from tools.dev.markdown import markdown
 from tools.dev.metafiles import ROOT, SECOND_FLOPS, metafiles, read_models
 from tools.papers.tables import (
+    KINDS,
     equals_as_printed,
     omitted_rows,
     paper_rows,
@@ -228,6 +229,31 @@ def zoo(words: list[str], folder: Path) -> str:
         )
         rows.append([network.method, name, *cells, sources])
     return '\n'.join([markdown(without_empty(rows)), *notes])
+
+
+def printed(words: list[str]) -> str:
+    """Return tables of a paper side by side, as it prints them."""
+    file, *numbers = words
+    (paper,) = (paper for paper in papers() if paper['file'] == file)
+    results, counts = printed_results(paper), printed_figures(paper)
+    tables = {
+        f'Table {number}': paper['results'][f'Table {number}'] for number in numbers
+    }
+    columns = [(table, key) for table, of in tables.items() for key in of['columns']]
+    columns = [(table, key) for table, key in columns if key not in KINDS]
+    lines = [line for of in tables.values() for line in of['rows'].splitlines()]
+    rows = [['', *(key for _, key in columns), 'params (M)', 'FLOPs (G)']]
+    for name in dict.fromkeys(line.split()[0] for line in lines):
+        found = [results[name].get(table, {}).get(key, '') for table, key in columns]
+        facts = {**counts.get(name, {}), **results[name].get(next(iter(tables)), {})}
+        shown = name.replace('_', ' ')
+        rows.append([shown, *found, *(facts.get(kind, '') for kind in KINDS)])
+    devices = '; '.join(
+        f'{table} on {of["device"]}' for table, of in tables.items() if 'device' in of
+    )
+    caption = f'{link_of(paper)}, {", ".join(tables)}'
+    caption += f' ({devices})' if devices else ''
+    return f'{markdown(without_empty(rows))}\n{caption}.\n'
 
 
 def short(place: str) -> str:
