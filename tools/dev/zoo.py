@@ -39,6 +39,7 @@ TASKS = {
     },
     'segmentation': {'mIoU': ('mIoU',), 'multi-scale': ('mIoU(ms)',)},
 }
+USUAL_GPU = 'RTX 3090'
 FOLDERS = dict(classification='classification', cifar100='')
 FOLDERS |= dict.fromkeys(('sem_fpn', 'upernet', 'segformer'), 'segmentation')
 SCHEDULE = re.compile(r'_(\d+[xek])_(coco|ade20k)$')
@@ -97,9 +98,10 @@ def link_of(paper: Mapping) -> str:
 
 
 def printed_text(paper: Mapping, table: str, key: str, text: str) -> str:
-    """Return a figure, with its device where that decides on it."""
+    """Return a figure, with its GPU if it depends on it and that is not the usual."""
     device = paper['results'][table].get('device', '').partition(',')[0]
-    return f'{text} ({device})' if key == 'images/s' else text
+    named = key == 'images/s' and device != USUAL_GPU
+    return f'{text} ({device})' if named else text
 
 
 @cache
