@@ -29,7 +29,7 @@ LEFT_OUT = {
     r'datasets\.hela|tools.converters|_lite0|://': 'needs a network',
     'weights (get|verify)|data prepare': 'needs a network',
     r'ivit_t_3x_coco': 'needs COCO',
-    r'^mmattn test .*pvt_?v2': 'needs ImageNet',
+    r'^mmattn test (pvt|classification)': 'needs ImageNet',
     r'\$|_300i|configs/demo|data/hela': 'needs a demo that was trained',
     r'[A-Z]{4}|\[|^mmattn has |\.\.\.|^mmattn data convert (?!.* --out )': 'not whole',
     r'^mmattn (train|test|predict|export|report|data check)( --\S+)?$': 'not whole',
@@ -40,7 +40,7 @@ MEANT = {
     'NEW_IMAGES': 'images',
     'HEIGHT WIDTH': '96 96',
 }
-SHORT = '--cfg-options train_cfg.max_iters=2 train_cfg.val_interval=2'
+SHORT = '--pretrained none --cfg-options train_cfg.max_iters=2 train_cfg.val_interval=2'
 SHELL = 'mmattn() { "$PYTHON" -m mmattn "$@"; }; python() { "$PYTHON" "$@"; }; '
 
 
@@ -139,6 +139,6 @@ def test_commands_then_examples(folder, page):
 
 def test_a_small_classification_set(folder):
     run(folder, 'mmattn data convert classes birds --out data/birds --no-estimate')
-    config = 'data/classifier_ivit_n_birds.py'
+    config = 'data/classifier_pvt_v2_b0_birds.py'
     run(folder, f'mmattn data check {config}')
     run(folder, f'mmattn train {config} {SHORT}')
