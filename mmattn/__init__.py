@@ -5,7 +5,7 @@ from importlib import import_module
 
 from mmattn.compat import activate
 
-__version__ = '0.2.0'
+__version__ = '0.3.0'
 
 # `mmattn.IViT` and the other backbones, and these functions, require torch. They are
 # imported when they are used.

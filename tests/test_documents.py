@@ -20,6 +20,7 @@ def test_versions_agree():
     assert version == mmattn.__version__
     citation = (ROOT / 'CITATION.cff').read_text()
     assert f'\nversion: {version}\ndate-released: {date}\n' in citation
+    assert f'\nVersion {version} ' in README
 
 
 @pytest.mark.parametrize('page', ['README.md', 'docs/start.md', 'docs/finetune.md'])
@@ -56,7 +57,7 @@ def test_readme_config_builds(tmp_path):
     path = tmp_path / 'user.py'
     path.write_text(BLOCK.findall(README)[1])
     model = build(Config.fromfile(path))
-    assert type(model.backbone).__name__ == 'IViT'
+    assert type(model.backbone).__name__ == 'PVTv2'
 
 
 def test_examples_in_other_libraries(capsys):

@@ -19,19 +19,20 @@ from predictor_models import noise, write_run
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 PAGES = 'docs/own_data', 'README', 'docs/start', 'docs/predict', 'docs/export'
-PAGES += ('docs/weights',)
+PAGES += 'docs/weights', 'docs/finetune', 'docs/install', 'docs/accelerate'
 PYTHON = re.compile(r'^```python\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r'^```.*?^```$', re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r'^    ((?:mmattn|python|pip|make) .*)$|`(mmattn [^`]+)`', re.M)
 LEFT_OUT = {
     '^(pip|make) |--install': 'installs, or is a job of its own',
     r'^mmattn web|http\.server': 'runs until it is stopped; see tests/test_web',
-    r'hela\.py|tools/converters|_lite0|://': 'needs a network',
+    r'datasets\.hela|tools.converters|_lite0|://': 'needs a network',
     'weights (get|verify)|data prepare': 'needs a network',
     r'ivit_t_3x_coco': 'needs COCO',
-    r'^mmattn test .*pvt_?v2': 'needs ImageNet',
+    r'^mmattn test (pvt|classification)': 'needs ImageNet',
     r'\$|_300i|configs/demo|data/hela': 'needs a demo that was trained',
-    r'[A-Z]{4}|\.\.\.|^mmattn (predict|export|data check --decode)$': 'not whole',
+    r'[A-Z]{4}|\[|^mmattn has |\.\.\.|^mmattn data convert (?!.* --out )': 'not whole',
+    r'^mmattn (train|test|predict|export|report|data check)( --\S+)?$': 'not whole',
     '--int8': 'needs labeled images of my_run; see tests/test_export/test_int8.py',
 }
 MEANT = {
@@ -39,7 +40,7 @@ MEANT = {
     'NEW_IMAGES': 'images',
     'HEIGHT WIDTH': '96 96',
 }
-SHORT = '--cfg-options train_cfg.max_iters=2 train_cfg.val_interval=2'
+SHORT = '--pretrained none --cfg-options train_cfg.max_iters=2 train_cfg.val_interval=2'
 SHELL = 'mmattn() { "$PYTHON" -m mmattn "$@"; }; python() { "$PYTHON" "$@"; }; '
 
 
@@ -63,7 +64,8 @@ def clean_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp('pages')
     for name in ('tools', 'configs'):
         (folder / name).symlink_to(ROOT / name)
-    for name in ('images', 'cells/images', 'cells/masks', 'data'):
+    names = 'images', 'cells/images', 'cells/masks', 'data'
+    for name in (*names, 'trees/JPEGImages', 'trees/Annotations'):
         (folder / name).mkdir(parents=True)
     masks = np.kron(np.arange(16).reshape(4, 4), np.ones((24, 24))).astype(np.uint8)
     masks[::24] = masks[:, ::24] = 0
@@ -76,15 +78,18 @@ def clean_folder(tmp_path_factory):
     run = write_run(folder / 'work_dirs/mask_rcnn_ivit_n_hela', 'detection')
     (run / 'detection.py').rename(run / 'mask_rcnn_ivit_n_hela.py')
     write_run(folder / 'work_dirs/my_run', 'detection')
+    voc = '<annotation><object><name>tree</name><bndbox><xmin>11</xmin><ymin>6</ymin>'
+    voc += '<xmax>30</xmax><ymax>26</ymax></bndbox></object></annotation>'
+    for i in range(5):
+        Image.fromarray(noise(400, 500, i)).save(folder / f'trees/JPEGImages/{i}.jpg')
+        (folder / f'trees/Annotations/{i}.xml').write_text(voc)
     for split in ('train', 'val'):
         for i in range(6):
-            path = folder / f'data/birds/{split}/{"abc"[i % 3]}/{i}.png'
+            path = folder / f'birds/{split}/{"abc"[i % 3]}/{i}.png'
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(noise(64, 64, i)).save(path)
     (resnet,) = blocks('docs/own_data', 'depth=18')
     (folder / 'data/mask_rcnn_r18_cells.py').write_text(resnet)
-    (birds,) = blocks('docs/own_data', 'data/birds')
-    (folder / 'data/birds.py').write_text(birds)
     return folder
 
 
@@ -106,10 +111,11 @@ def run(folder, command):
     assert done.returncode == 0, f'{command}\n{done.stdout[-3000:]}'
 
 
-EXAMPLES = {  # a word of the example; the page defines `predict` and `runner`
+EXAMPLES = {  # words of examples; test_documents.py has those of README
     'docs/start': ['IViT('],
     'docs/predict': ['Predictor(', 'DetInferencer'],
     'docs/export': ['export.load', 'MaskRCNN'],
+    'docs/accelerate': ['accelerate(', 'na2d'],
 }
 
 
@@ -117,8 +123,11 @@ EXAMPLES = {  # a word of the example; the page defines `predict` and `runner`
 def test_commands_then_examples(folder, page):
     ran = 0
     for command in commands(page):
-        trains = re.match(r'mmattn train|python tools/train', command)
-        run(folder, f'{command} {SHORT}' if trains else command)
+        if re.match(r'mmattn train|python tools/train', command):
+            command += f' {SHORT}'
+        elif command.startswith('mmattn data convert'):
+            command += ' --no-estimate'
+        run(folder, command)
         ran += 1
     assert ran > 0
     for word in EXAMPLES.get(page, []):
@@ -129,7 +138,7 @@ def test_commands_then_examples(folder, page):
 
 
 def test_a_small_classification_set(folder):
-    run(folder, 'mmattn data check data/birds.py')
-    options = 'train_cfg.max_epochs=1 model.backbone.arch=nano '
-    options += 'model.neck.in_channels=256 model.head.in_channels=1024'
-    run(folder, f'mmattn train data/birds.py --cfg-options {options}')
+    run(folder, 'mmattn data convert classes birds --out data/birds --no-estimate')
+    config = 'data/classifier_pvt_v2_b0_birds.py'
+    run(folder, f'mmattn data check {config}')
+    run(folder, f'mmattn train {config} {SHORT}')

@@ -178,8 +178,10 @@ def export(args: argparse.Namespace, out: Path) -> int:
             force=args.force,
             say=print,
         )
-    size = out.stat().st_size / MEGA
+    parts = [out, out.with_suffix('.bin')] if out.suffix == '.xml' else [out]
+    names = ' and '.join(map(str, parts))
+    size = sum(part.stat().st_size for part in parts) / MEGA
     H, W = metadata.shape
     outputs = ', '.join(metadata.outputs)
-    print(f'{out}: {metadata.task}, {outputs}, {H} x {W}, {size:.1f} MB')
+    print(f'{names}: {metadata.task}, {outputs}, {H} x {W}, {size:.1f} MB')
     return 0

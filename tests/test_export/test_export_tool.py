@@ -50,6 +50,10 @@ def test_command_writes_a_file_that_the_runner_runs(files, capsys):
         tool.main(command)
     assert tool.main([*command, '--force', '--part', 'backbone']) == 0
     assert 'features, feature0' in capsys.readouterr().out
+    pytest.importorskip('openvino')
+    command[command.index(str(out))] = f'{folder}/model.xml'
+    assert tool.main(command) == 0
+    assert f'{folder}/model.xml and {folder}/model.bin: ' in capsys.readouterr().out
 
 
 def test_images_are_prepared_as_by_the_runner(files):

@@ -175,9 +175,14 @@ def machine(device: str) -> str:
     name = platform.processor() or platform.machine()
     cpuinfo = Path('/proc/cpuinfo')
     if cpuinfo.is_file():
-        fields = (line.partition(':') for line in cpuinfo.read_text().splitlines())
-        names = [value.strip() for key, _, value in fields if 'model name' in key]
-        name = names[0] if names else name
+        first = cpuinfo.read_text().partition('\n\n')[0].splitlines()
+        facts = {
+            key.strip(): value.strip()
+            for key, _, value in (line.partition(':') for line in first)
+        }
+        name = facts.get('model name', name)
+        if 'cpu family' in facts:  # virtual machines hide the name, and not these
+            name += f' (family {facts["cpu family"]}, model {facts["model"]})'
     return f'{name}, {os.cpu_count()} cores'
 
 

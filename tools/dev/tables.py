@@ -20,6 +20,10 @@ made when the documentation is built (`docs/_ext/tables.py`).
     starts                  public weights of related networks, and what is taken
     choose                  our backbones and their peers side by side
     families                backbones, their papers and their configs
+    zoo TASK                networks of a task beside the papers' rivals, whose
+                            pictures `python -m tools.dev.zoo_plot` draws
+    printed PAPER NUMBER ... tables of a paper as printed
+    speeds                  backbones over Swin-T, at two sizes and on two kinds of CPUs
 """
 
 import argparse
@@ -36,7 +40,6 @@ import timm
 import torch
 
 import mmattn.models
-from mmattn.errors import UserError
 from mmattn.models.backbones import __all__ as BACKBONES
 from mmattn.weights.load import load_weights
 from mmattn.weights.names import config_of, published_files
@@ -46,7 +49,6 @@ from tools.dev.diagrams import maps_of
 from tools.dev.markdown import filled, markdown
 from tools.dev.metafiles import (
     ROOT,
-    SECOND_FLOPS,
     collections,
     count,
     metafile_text,
@@ -54,14 +56,10 @@ from tools.dev.metafiles import (
     problems,
     read_models,
 )
+from tools.dev.speeds import accelerated, speed, speed_table, speeds
+from tools.dev.zoo import agreement_table, model_table, printed, zoo
 from tools.papers.exhibits import exhibits
-from tools.papers.tables import (
-    equals_as_printed,
-    omitted_rows,
-    paper_rows,
-    papers,
-    recipes,
-)
+from tools.papers.tables import papers, recipes
 
 DOCS = ROOT / 'docs'
 BENCHMARKS = DOCS / 'benchmarks'
@@ -77,7 +75,6 @@ FAMILIES = {
     '`PVT`, `PVTv2`': (['2102.12122', '2106.13797'], ('pvt_',)),
     '`DAT`, `DATPlusPlus`': (['2201.00520', '2309.01430'], ('dat_',)),
 }
-ACCELERATED = 'accelerate', 'accelerate_2_threads', 'accelerate_avx512_2_threads'
 
 
 def listed(values) -> str:
@@ -145,26 +142,6 @@ def matching(patterns: list[str]) -> list[dict]:
     ]
 
 
-def speed(names: list[str]) -> str:
-    """Return the measured images per second of models, beside the baseline's."""
-    passes = {}
-    for row in read_csv(BENCHMARKS / 'models_cpu.csv'):
-        if row['model'] in names:
-            passes.setdefault(row['model'], {})[row['pass']] = row
-    if not passes:
-        raise UserError(f'the benchmarks have none of {names}')
-    head = ['model', 'pixels', 'inference (images/s)', 'beside Swin-T']
-    head += ['training step (images/s)', 'beside Swin-T', 'on']
-    rows = [head]
-    for model, of in passes.items():
-        first = of['inference']
-        row = [model, f'{first["size"]} x {first["size"]}']
-        for which in ('inference', 'training step'):
-            row += [of[which]['images_per_s'], of[which]['speedup']]
-        rows.append([*row, f'{first["machine"]}, {first["isa"]}, {first["date"]}'])
-    return markdown(rows)
-
-
 def training_recipes(patterns: list[str]) -> str:
     """Return how the papers trained the matching configs."""
     rows = [['config', 'optimizer', 'learning rate', 'weight decay', 'batch', 'length']]
@@ -218,22 +195,6 @@ def starts(_: list[str]) -> str:
     return markdown(rows)
 
 
-def accelerated(_: list[str]) -> str:
-    """Return the speeds in the csv files as a table, a line for each model."""
-    lines = {}
-    for name in ACCELERATED:
-        for row in read_csv(BENCHMARKS / f'{name}_cpu.csv'):
-            line = lines.setdefault(row['model'], dict(modules=row['modules']))
-            if row['attention']:
-                share = f'{float(row["attention"]):.0%}'
-                line.setdefault('share of the sampling', share)
-            isa = row['isa'].split()[0].removeprefix('ATen:')
-            count = f'{row["threads"]} thread{"s" * (row["threads"] != "1")}'
-            line[f'{row["phase"]}, {isa}, {count}'] = row['speedup']
-    head = ['model', *next(iter(lines.values()))]
-    return markdown([head, *([name, *line.values()] for name, line in lines.items())])
-
-
 def stock(_: list[str]) -> str:
     """Return which stock configs run, a line for each method."""
     head = 'package', 'method', 'configs', 'run', 'why others do not'
@@ -252,90 +213,6 @@ def run_table(folder: Path) -> str:
         on = [run[key] for key in ('machine', 'torch') if key in run]
         rows.append([f'`{run["config"]}`', *values, *facts, ', torch '.join(on)])
     return markdown(rows)
-
-
-def speed_table(path: Path) -> str:
-    """Return a table of speeds over the baseline's, from a csv file of `model.py`."""
-    rows = read_csv(path)
-    passes = list(dict.fromkeys(row['pass'] for row in rows))
-    models = {}
-    for row in rows:
-        models.setdefault(row['model'], {})[row['pass']] = row
-    table = [['model', 'parameters (M)', *passes, 'FLOPs (G)', 'of peak']]
-    for model, of in sorted(
-        models.items(), key=lambda model: -float(model[1][passes[0]]['speedup'])
-    ):
-        first = of[passes[0]]
-        speeds = [f'{float(of[which]["speedup"]):.2f}' for which in passes]
-        share = f'{float(first["product_share"]):.0%}'
-        params = f'{float(first["params_m"]):.1f}'
-        table.append([f'`{model}`', params, *speeds, first['flops_g'], share])
-    return markdown(table)
-
-
-def metrics(model: dict, kind: str) -> dict[str, float]:
-    return {
-        name: value
-        for result in model.get(kind, ())
-        for name, value in result['Metrics'].items()
-    }
-
-
-def model_table(metafile: Path, folder: Path) -> str:
-    """Return a table with one row for each model.
-
-    Papers' metrics have columns of their own. Links are relative to `folder`.
-    """
-    models = read_models(metafile)
-    columns = dict.fromkeys(
-        (kind, name)
-        for kind in ('Results', 'Paper Results')
-        for model in models
-        for name in metrics(model, kind)
-    )
-    head = ['config', 'height x width', 'parameters (M)', 'FLOPs (G)']
-    second_flops = [
-        field
-        for field in SECOND_FLOPS
-        if any(field in model['Metadata'] for model in models)
-    ]
-    head += [field.removeprefix('FLOPs ').lower() for field in second_flops]
-    head += [f'{name}, paper' if 'Paper' in kind else name for kind, name in columns]
-    rows = [head]
-    for model in models:
-        path = os.path.relpath(ROOT / model['Config'], folder)
-        metadata = model['Metadata']
-        row = [f'[{model["Name"]}]({path})']
-        row.append(metadata['Image Size'])
-        row.append(f'{metadata["Parameters"] / 1e6:.2f}')
-        for field in ('FLOPs', *second_flops):
-            flops = metadata.get(field)
-            row.append('' if flops is None else f'{flops / 1e9:.2f}')
-        row += [str(metrics(model, kind).get(name, '')) for kind, name in columns]
-        rows.append(row)
-    return markdown(rows)
-
-
-def agreement_table() -> str:
-    """Return a table that counts the figures of ours that equal a paper's."""
-    counts = {}
-    for row in paper_rows():
-        if 'reading_of' in row:  # counts once
-            continue
-        paper = counts.setdefault(row['source'].partition(',')[0], [0, 0, 0, 0, 0])
-        found = [row[kind] for kind in ('params', 'flops') if kind in row]
-        equal = list(map(equals_as_printed, found))
-        paper[0] += len(found)
-        paper[1] += sum(equal)
-        paper[2] += 1
-        paper[3] += all(equal)
-    for row in omitted_rows():
-        counts[row['source'].partition(',')[0]][4] += 1
-    head = ['paper', 'figures', 'equal as printed', 'rows', 'equal in all figures']
-    rows = [[*head, 'omitted, with a reason']]
-    rows += [[paper, *map(str, numbers)] for paper, numbers in counts.items()]
-    totals = map(sum, zip(*counts.values(), strict=True))
-    return markdown([*rows, ['all', *map(str, totals)]])
 
 
 def table(path: Path, folder: Path) -> str:
@@ -365,6 +242,9 @@ def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
         'starts': starts,
         'choose': choose,
         'families': lambda words: families(folder),
+        'zoo': lambda words: zoo(words, folder),
+        'speeds': speeds,
+        'printed': printed,
     }
 
 
