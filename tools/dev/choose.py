@@ -6,6 +6,8 @@ Speeds and memory come from the csv files of docs/benchmarks, accuracies of our 
 from the metafiles, and weights with their licenses from the published files.
 """
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +22,8 @@ from tools.dev.metafiles import ROOT, read_models
 BENCHMARKS = ROOT / 'docs/benchmarks'
 PICTURE = ROOT / 'docs/images/choose.png'
 METAFILE = ROOT / 'configs/classification/metafile.yml'
+# Virtual machines hide the generation of a CPU; those of rows without it are here.
+GENERATIONS = {'b2dd0f9+': 'Zen 5'}
 # By the name in the benchmarks of maps: the classifier of the benchmarks at 224 pixels.
 OURS = {
     'mmattn_ivit_tiny': 'ivit_t',
@@ -154,7 +158,9 @@ def choose(words: list[str]) -> str:
         return markdown([line[: int(words[0])] for line in lines])
     sources = '; '.join(f'{name} {source}' for name, _, source in PEERS.values())
     runs = {'at 224': 'models_cpu', **LARGE}
-    origins = '; '.join(f'{what}: {origin(file)}' for what, file in runs.items())
+    origins = '; '.join(
+        f'{what}: {measured(inference(file).values())}' for what, file in runs.items()
+    )
     return (
         f'{markdown(lines)}\nSpeeds are over Swin-T in the same run; a dash was not '
         'measured. Accuracies of our networks are in [the model zoo](model_zoo.md), of '
@@ -163,13 +169,35 @@ def choose(words: list[str]) -> str:
     )
 
 
-def origin(file: str) -> str:
-    """Describe the machine, the versions and the day of a csv file."""
-    row = next(iter(inference(file).values()))
-    names = 'machine', 'isa', 'dtype', 'torch', 'commit', 'date'
-    machine, isa, dtype, torch, commit, date = (row[name] for name in names)
-    facts = machine, isa, f'threads: {row["threads"]}', dtype, f'PyTorch {torch}'
-    return ', '.join((*facts, f'commit {commit}', date))
+def measured(found: Iterable[Mapping]) -> str:
+    """Return a sentence on what rows of csv files were measured on."""
+    places = {}
+    for row in found:
+        generation = GENERATIONS.get(row['commit'], 'generation not recorded')
+        cpu = row['machine'] if 'family' in row['machine'] else ''
+        cpu = cpu or f'{row["machine"]} ({generation})'
+        facts = (
+            cpu,
+            isa_of(row),
+            threads_of(row),
+            f'PyTorch {row["torch"]}',
+            row['date'],
+        )
+        places[', '.join(facts)] = [*places.get(', '.join(facts), ()), row['commit']]
+    return '; '.join(
+        f'{facts}, commit {" and ".join(dict.fromkeys(commits))}'
+        for facts, commits in places.items()
+    )
+
+
+def isa_of(row: Mapping) -> str:
+    """Return the instruction set of PyTorch's own operators, as CPUs call it."""
+    name = row['isa'].split()[0].removeprefix('ATen:')
+    return re.sub('AVX512', 'AVX-512', name)
+
+
+def threads_of(row: Mapping) -> str:
+    return f'{row["threads"]} thread{"s" * (row["threads"] != "1")}'
 
 
 def draw(path: Path):
@@ -180,15 +208,15 @@ def draw(path: Path):
 
     figure = Figure(figsize=(WIDTH, 4), layout='constrained')
     axis = figure.subplots()
-    measured = [row for row in rows() if 'AVX2' in row.large]
-    for row in measured:
+    shown = [row for row in rows() if 'AVX2' in row.large]
+    for row in shown:
         color, marker = ('#0072b2', 'o') if row.is_ours else ('#777777', 's')
         speed = row.large['AVX2']
         axis.scatter(speed, row.top1, 50, color, marker=marker)
         # A label would hide a point that is a little higher and to the right.
         is_free = not any(
             0.1 < other.large['AVX2'] - speed < 0.45 and 0 < other.top1 - row.top1 < 0.5
-            for other in measured
+            for other in shown
         )
         offset = dict(xytext=(6, 5 if is_free else -13), textcoords='offset points')
         axis.annotate(row.name, (speed, row.top1), **offset, color=color)

@@ -4,55 +4,29 @@ Speeds come from the csv files of docs/benchmarks, whose rows name machine, inst
 set, threads, day and commit.
 """
 
-import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mmattn.errors import UserError
 from tools.benchmark.measure import read_csv
-from tools.dev.choose import BENCHMARKS, OURS, PEERS, accuracy, inference
+from tools.dev.choose import (
+    BENCHMARKS,
+    OURS,
+    PEERS,
+    accuracy,
+    inference,
+    isa_of,
+    measured,
+    threads_of,
+)
 from tools.dev.markdown import markdown
 
 ACCELERATED = 'accelerate', 'accelerate_2_threads', 'accelerate_avx512_2_threads'
-# Virtual machines hide the generation of a CPU; those of rows without it are here.
-GENERATIONS = {'b2dd0f9+': 'Zen 5'}
 FILES = {  # of README's columns
     '224 x 224, AVX2': 'models_cpu',
     '224 x 224, AVX-512': 'models_avx512_cpu',
     '800 x 1333, AVX2': 'maps_cpu',
     '800 x 1333, AVX-512': 'maps_avx512_cpu',
 }
-
-
-def measured(found: Iterable[Mapping]) -> str:
-    """Return a sentence on what rows of csv files were measured on."""
-    places = {}
-    for row in found:
-        generation = GENERATIONS.get(row['commit'], 'generation not recorded')
-        cpu = row['machine'] if 'family' in row['machine'] else ''
-        cpu = cpu or f'{row["machine"]} ({generation})'
-        facts = (
-            cpu,
-            isa_of(row),
-            threads_of(row),
-            f'PyTorch {row["torch"]}',
-            row['date'],
-        )
-        places[', '.join(facts)] = [*places.get(', '.join(facts), ()), row['commit']]
-    return '; '.join(
-        f'{facts}, commit {" and ".join(dict.fromkeys(commits))}'
-        for facts, commits in places.items()
-    )
-
-
-def isa_of(row: Mapping) -> str:
-    """Return the instruction set of PyTorch's own operators, as CPUs call it."""
-    name = row['isa'].split()[0].removeprefix('ATen:')
-    return re.sub('AVX512', 'AVX-512', name)
-
-
-def threads_of(row: Mapping) -> str:
-    return f'{row["threads"]} thread{"s" * (row["threads"] != "1")}'
 
 
 def speeds(_: list[str]) -> str:
