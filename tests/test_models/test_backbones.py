@@ -99,6 +99,7 @@ def test_reduced_precision(cls):
     expected = model(x)
     with torch.autocast('cpu', torch.bfloat16):
         outs, grads = maps_and_gradients(model, x)
+    assert len({out.dtype for out in outs}) == 1
     for out, ref in zip(outs, expected, strict=True):
         assert rms(out - ref) < BF16_RMS_ERROR * rms(ref)
     assert all(g.isfinite().all() for g in grads.values())
