@@ -137,6 +137,19 @@ assert len(ViT('tiny')(x)) == 1
 MM = 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'
 
 
+def test_a_call_of_an_operator_does_not_import_the_compiler():
+    run(
+        'import sys\nfrom mmattn.ops.common.operator import OPERATORS\n'
+        'import torch, mmattn.ops\n'
+        'for operator in OPERATORS.values():\n'
+        '    tensors, settings = operator.example("cpu", torch.float32)\n'
+        '    x = tensors[0].requires_grad_()\n'
+        '    operator(*tensors, backend="torch", **settings).sum().backward()\n'
+        '    assert x.grad is not None\n'
+        'assert "torch._dynamo" not in sys.modules'
+    )
+
+
 def test_operators_and_backbones_need_torch_alone():
     """Importing timm would import all of its models, which takes longer than ours."""
     others = ('timm', 'torchvision', 'triton', 'numpy', 'einops', *MM)

@@ -35,7 +35,7 @@ except ImportError as error:
     ) from error
 
 from mmattn.errors import UserError
-from mmattn.models.backbones.base_backbone import BaseBackbone
+from mmattn.models.backbones.base_backbone import BaseBackbone, channels_first
 from mmattn.models.classifiers import PooledClassifier
 from mmattn.models.layers import undecayed_names
 from mmattn.models.layers.checks import check_images
@@ -125,7 +125,7 @@ class TimmClassifier(PooledClassifier):
         maps = dict(zip(run, backbone.forward_levels(x, run), strict=True))
         final = backbone.to_output(maps[end], end)
         maps = [
-            backbone.to_output(maps[i], i) if norm else maps[i].movedim(-1, 1)
+            backbone.to_output(maps[i], i) if norm else channels_first(maps[i])
             for i in run
             if i in taken
         ]

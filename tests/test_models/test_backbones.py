@@ -22,6 +22,7 @@ from torch.testing import assert_close
 
 from mmattn.models import PVT, PVTv2
 from mmattn.models.backbones import pvt_v2
+from mmattn.models.backbones.base_backbone import channels_first
 from mmattn.models.layers import fit_image_channels
 from mmattn.registry import MODELS
 
@@ -74,8 +75,15 @@ def test_odd_and_tiny_images(cls):
 
 @every_backbone
 def test_maps_that_need_gradients_are_contiguous(cls):
-    """On CPUs convolutions of other maps have slow gradients. No others are copied."""
+    """On CPUs convolutions of other maps have slow gradients. No others are copied.
+
+    The gradients become contiguous with channels last, as those of blocks are.
+    """
     model, x = build(cls), image(1, 3, 64, 96)
+    maps = model.forward_levels(x, model.out_indices)
+    outs = [channels_first(x) for x in maps]
+    grads = torch.autograd.grad(sum(out.square().sum() for out in outs), maps)
+    assert all(x.is_contiguous() for x in grads)
     assert all(out.is_contiguous() for out in model(x))
     with torch.no_grad():
         assert not any(out.is_contiguous() for out in model(x))
@@ -99,6 +107,7 @@ def test_reduced_precision(cls):
     expected = model(x)
     with torch.autocast('cpu', torch.bfloat16):
         outs, grads = maps_and_gradients(model, x)
+    assert len({out.dtype for out in outs}) == 1
     for out, ref in zip(outs, expected, strict=True):
         assert rms(out - ref) < BF16_RMS_ERROR * rms(ref)
     assert all(g.isfinite().all() for g in grads.values())

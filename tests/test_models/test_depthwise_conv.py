@@ -76,6 +76,26 @@ def test_output_and_gradients(shape, kernel_size, bias, weight_gradient, calls):
         assert_close(f'grad of {name}', want, got)
 
 
+def test_bfloat16_and_autocast(weight_gradient, calls):
+    conv, x = make((2, 7, 5), 7)
+    half = [t.to(torch.bfloat16) for t in (x, conv.weight.data, conv.bias.data)]
+    expected, expected_grads = run_with_grads(
+        partial(plain, conv), half, dtype=torch.float64
+    )
+    out, grads = run_with_grads(partial(ours, conv), half)
+    tensors = [t.float() for t in half]
+    with torch.autocast('cpu', torch.bfloat16):
+        cast, cast_grads = run_with_grads(partial(ours, conv), tensors)
+    assert len(calls) == 2
+    assert cast.dtype == torch.bfloat16
+    assert all(grad.dtype == torch.float32 for grad in cast_grads)
+    assert_close('out', expected, out, torch.bfloat16)
+    assert_close('out under autocast', expected, cast, torch.bfloat16)
+    for want, *got in zip(expected_grads, grads, cast_grads, strict=True):
+        for grad in got:
+            assert_close('grad', want, grad, torch.bfloat16)
+
+
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 def test_residual_adds_the_input(dtype):
     conv, x = make((2, 7, 5), 3)
@@ -124,7 +144,7 @@ def test_second_derivatives(weight_gradient, calls):
         assert_close('second derivative', want, got)
 
 
-def test_transforms_graphs_and_autocast_see_a_convolution(calls):
+def test_transforms_and_graphs_see_a_convolution(calls):
     conv, x = make((2, 6, 5), 5)
     expected = plain(conv, x, conv.weight, conv.bias)
     assert_close('vmap', expected, torch.func.vmap(lambda x: conv(x[None])[0])(x))
@@ -132,8 +152,6 @@ def test_transforms_graphs_and_autocast_see_a_convolution(calls):
     assert_close('jvp', expected - conv.bias, tangent)
     compiled = torch.compile(conv, fullgraph=True, backend='aot_eager')
     assert_close('compiled', expected, compiled(x))
-    with torch.autocast('cpu', torch.bfloat16):
-        assert conv(x).dtype == torch.bfloat16
     conv.double()(x.double())
     with torch.no_grad():
         conv.float()(x)

@@ -16,7 +16,8 @@ what a detector has: they return the maps of all stages, and the loss is their m
 
 Every model, ours too, gets the memory format that is faster for it, in either pass, by
 a short trial before; models in `CONTIGUOUS` keep that. --memory-format sets one for the
-others, --compile compiles all with torch.compile, --amp-dtype runs all under autocast.
+others, --compile compiles all with torch.compile. --dtype is that of weights and
+images, and --amp-dtype runs all under autocast.
 On CUDA, cuDNN tries its kernels.
 `speedup` is the speed over the baseline's. FLOPs are multiply-accumulates of one
 image (`mmattn.analysis`), with hard masks credited. `product_share` is the rate of
@@ -133,11 +134,12 @@ class Workload:
     """A model with what it is run on."""
 
     def __init__(self, model: nn.Module, args: argparse.Namespace):
-        self.model = model.to(args.device)
+        dtype = getattr(torch, args.dtype)
+        self.model = model.to(args.device, dtype)
         self.call = torch.compile(self.model) if args.compile else self.model
         generator = torch.Generator().manual_seed(0)
         shape = (args.batch, 3, *args.size)
-        self.images = torch.randn(shape, generator=generator).to(args.device)
+        self.images = torch.randn(shape, generator=generator).to(args.device, dtype)
         self.labels = torch.randint(NUM_CLASSES, shape[:1], generator=generator)
         self.labels = self.labels.to(args.device)
         self.autocast = contextlib.nullcontext
@@ -172,7 +174,7 @@ class Workload:
 
 def matrix_product(args: argparse.Namespace) -> Callable[[], Tensor]:
     """Return a product of square matrices as a call."""
-    dtype = getattr(torch, args.amp_dtype or 'float32')
+    dtype = getattr(torch, args.amp_dtype or args.dtype)
     matrices = torch.randn(2, PRODUCT_SIDE, PRODUCT_SIDE, dtype=dtype)
     return functools.partial(torch.mm, *matrices.to(args.device))
 
@@ -258,7 +260,8 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument('--passes', nargs='+', default=PASSES, choices=PASSES)
     measure.add_clock(parser)
     parser.add_argument('--compile', action='store_true')
-    parser.add_argument('--amp-dtype', choices=['float16', 'bfloat16'])
+    parser.add_argument('--dtype', default='float32', choices=measure.DTYPES)
+    parser.add_argument('--amp-dtype', choices=measure.DTYPES[1:])
     args = measure.parse(parser, argv, PRESETS)
     args.models = args.models or SETS[args.set].split()
     if args.quick:
@@ -276,7 +279,7 @@ def main(argv: list[str] | None = None) -> int:
         title='Models',
         size=measure.size_text(args.size),
         batch=args.batch,
-        dtype=args.amp_dtype or 'float32',
+        dtype=f'autocast {args.amp_dtype}' if args.amp_dtype else args.dtype,
         compiled=args.compile,
         clock=args.clock,
         baseline=args.baseline,

@@ -7,15 +7,41 @@ blocks see one grid. As in timm, a pyramid has `stages`, the other networks `blo
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, Signature, signature
 
+import torch
 from torch import Size, Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmattn.errors import UserError
 from mmattn.models.layers import Initializable, fit_image_channels
 from mmattn.models.layers.checks import check_images, resolve_compile, resolve_indices
+from mmattn.ops.common.derivatives import is_transformed, needs_reference
 from mmattn.weights.layouts.load_hook import load_hook
 
 STEM = 'stem.proj.weight'  # of the convolution that reads the images
+
+
+class _ChannelsFirst(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return x.movedim(-1, 1).contiguous()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        return grad.movedim(1, -1).contiguous()
+
+
+def channels_first(x: Tensor) -> Tensor:
+    """Return (B, ..., C) as (B, C, ...): a view, or a copy in training on a CPU.
+
+    With channels last, oneDNN computes gradients of the convolutions that follow
+    slowly. With channels first, PyTorch adds the map's gradients slowly to those of
+    the next level, so they are copied, too.
+    """
+    if not x.requires_grad or x.device.type != 'cpu':
+        return x.movedim(-1, 1)
+    if torch.compiler.is_compiling() or is_transformed() or needs_reference(x):
+        return x.movedim(-1, 1).contiguous()
+    return _ChannelsFirst.apply(x)
 
 
 class Stage(nn.ModuleDict):
@@ -170,9 +196,7 @@ class BaseBackbone(Initializable):
     def to_output(self, x: Tensor, level: int) -> Tensor:
         """Return a level's map as (B, C, H, W), after its out norm if it has one."""
         x = self.out_norms[str(level)](x) if str(level) in self.out_norms else x
-        x = x.movedim(-1, 1)
-        # channels_last makes gradients of convolutions slow in oneDNN.
-        return x.contiguous() if x.requires_grad and x.device.type == 'cpu' else x
+        return channels_first(x)
 
     def run(self, block: nn.Module, x: Tensor, *args) -> Tensor:
         """Return `block(x, *args)`, as `with_cp` says."""

@@ -68,6 +68,7 @@ class MetaFormerBlock(nn.Module):
     def _add(x: Tensor, scale: Tensor | None, branch: Tensor) -> Tensor:
         if scale is None:
             return x + branch
+        scale = scale.to(x.dtype)  # autocast's, else a map of it becomes float32
         if torch.is_grad_enabled():  # the gradients of addcmul take two more kernels
             return scale * x + branch
         return torch.addcmul(branch, scale, x)

@@ -81,10 +81,12 @@ class PositionedPatches(PatchEmbed):
         x = super().forward(x)
         grids = self.grid_size, x.shape[1:3]
         if self.cls_token is None:
-            return x + pos_embed_map(self.pos_embed, *grids, mode='bilinear')
-        token = self.cls_token.expand(x.shape[0], -1, -1)
+            positions = pos_embed_map(self.pos_embed, *grids, mode='bilinear')
+            return x + positions.to(x.dtype)  # autocast's, as the maps after it
+        token = self.cls_token.expand(x.shape[0], -1, -1).to(x.dtype)
         x = torch.cat([token, x.flatten(1, 2)], dim=1)
-        return x + pos_embed_tokens(self.pos_embed, *grids, 1, mode='bilinear')
+        positions = pos_embed_tokens(self.pos_embed, *grids, 1, mode='bilinear')
+        return x + positions.to(x.dtype)
 
 
 def drop_loaded_token(module: PositionedPatches, state_dict: dict, prefix: str, *args):

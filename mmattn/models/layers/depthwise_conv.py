@@ -6,7 +6,11 @@ from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
 from mmattn.ops.common.derivatives import is_transformed, needs_reference
-from mmattn.ops.common.precision import is_autocast_on
+from mmattn.ops.common.precision import (
+    cast_under_autocast,
+    is_autocast_on,
+    without_autocast,
+)
 
 LARGE_KERNEL = 5  # oneDNN computes the gradients of smaller ones fast
 MAX_PIXELS_OF_KERNEL = 600  # larger gradients are slow kernels
@@ -15,8 +19,8 @@ MAX_PIXELS_OF_KERNEL = 600  # larger gradients are slow kernels
 class DepthwiseConv(nn.Conv2d):
     """Depthwise convolution with zero padding; shape (B, H, W, C) in and out.
 
-    On a CPU, in float32, the gradients of kernels of 5 x 5 or more are composed of
-    convolutions that oneDNN has fast code for.
+    On a CPU, in float32 and bfloat16, the gradients of kernels of 5 x 5 or more are
+    composed of convolutions that oneDNN has fast code for.
 
     Args:
         embed_dims: channels C.
@@ -76,21 +80,26 @@ def depthwise_conv2d(
         bias: shape (C,), or None.
         padded: see `DepthwiseConv.forward`.
     """
-    if not padded and _has_slow_gradients(x, weight, bias):
+    if padded or not _has_slow_gradients(x, weight, bias):
+        return _convolve(x, weight, bias, padded)
+    x, weight, bias = cast_under_autocast(x, weight, bias)
+    with without_autocast(x):
         return _LargeDepthwiseConv.apply(x, weight, bias)
-    return _convolve(x, weight, bias, padded)
 
 
 def _has_slow_gradients(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    K = weight.shape[-1]
+    K, dtype = weight.shape[-1], x.dtype
+    if is_autocast_on(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+    elif weight.dtype != dtype:
+        return False
     return (
         K >= LARGE_KERNEL
         and K % 2 == 1
         and x.device.type == 'cpu'
-        and x.dtype == weight.dtype == torch.float32
+        and dtype in (torch.float32, torch.bfloat16)
         and x.numel() > 0
         and torch.is_grad_enabled()
-        and not torch.is_autocast_enabled('cpu')
         and not torch.compiler.is_compiling()
         and not is_transformed()
         and not needs_reference(x, weight, bias)

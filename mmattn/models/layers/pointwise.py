@@ -8,6 +8,8 @@ from mmattn.ops.common.derivatives import is_transformed, needs_reference
 
 from .strips import pointwise_by_strips
 
+PIECE = 1 << 17  # elements of a map in half precision whose float32 stays in the cache
+
 
 class PointwiseLinear(nn.Linear):
     """`nn.Linear` through `ops.pointwise_linear`, with the same parameters."""
@@ -52,22 +54,28 @@ class _StarReLU(torch.autograd.Function):
         product = x.relu().mul_(grad)
         dscale = _inner_product(product, x).to(scale.dtype).view_as(scale)
         dbias = grad.sum(dtype=scale.dtype).view_as(scale)
-        return product.mul_(2 * scale), dscale, dbias
+        # On a CPU a product of bfloat16 and a tensor of float32 is slow.
+        factor = scale.item() if scale.device.type == 'cpu' else scale
+        return product.mul_(2 * factor), dscale, dbias
 
 
 def _scale_square(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """Overwrite `x` with `scale * x^2 + bias`."""
     if is_transformed():  # they do not support `out`
         return x.square_().mul_(scale).add_(bias)
-    if x.device.type == 'cpu' and x.dtype == scale.dtype:  # else a GPU waits
-        return torch.addcmul(bias, x, x, value=scale.item(), out=x)
+    if x.device.type == 'cpu':  # a GPU would wait
+        return torch.addcmul(bias.to(x.dtype), x, x, value=scale.item(), out=x)
     return torch.addcmul(bias, scale, x.square_(), out=x)
 
 
 def _inner_product(a: Tensor, b: Tensor) -> Tensor:
-    if a.dtype in (torch.float16, torch.bfloat16):
+    a, b = a.flatten(), b.flatten()
+    if a.dtype not in (torch.float16, torch.bfloat16):
+        return torch.dot(a, b)  # needs no map of products
+    if a.device.type != 'cpu':
         return (a * b.float()).sum()
-    return torch.dot(a.flatten(), b.flatten())  # needs no map of products
+    pairs = zip(a.split(PIECE), b.split(PIECE), strict=True)
+    return sum(torch.dot(x.float(), y.float()) for x, y in pairs)
 
 
 class StarReLU(nn.Module):

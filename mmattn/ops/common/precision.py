@@ -25,10 +25,10 @@ def without_autocast(x: Tensor) -> AbstractContextManager:
     return nullcontext()
 
 
-def cast_under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+def cast_under_autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     """Return tensors in autocast's dtype where it is enabled, otherwise as they are."""
     device_type = tensors[0].device.type
     if not is_autocast_on(device_type):
         return tensors
     dtype = torch.get_autocast_dtype(device_type)
-    return tuple(x.to(dtype) for x in tensors)
+    return tuple(None if x is None else x.to(dtype) for x in tensors)
