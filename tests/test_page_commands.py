@@ -31,7 +31,7 @@ LEFT_OUT = {
     r'ivit_t_3x_coco': 'needs COCO',
     r'^mmattn test (pvt|classification)': 'needs ImageNet',
     r'\$|_300i|configs/demo|data/hela': 'needs a demo that was trained',
-    r'[A-Z]{4}|\[|^mmattn has |\.\.\.|^mmattn data convert (?!.* --out )': 'not whole',
+    r'[A-Z]{4}|\[|^mmattn has |\.\.\.|^mmattn data convert(?!.* --out )': 'not whole',
     r'^mmattn (train|test|predict|export|report|data check)( --\S+)?$': 'not whole',
     '--int8': 'needs labeled images of my_run; see tests/test_export/test_int8.py',
 }
