@@ -216,7 +216,12 @@ def test_images_are_predicted_as_by_torchvision(name, photo):
         return
     assert metadata.mask_threshold == 0.5
     masks = expected['masks'][:, 0].numpy() >= 0.5
-    for mask, other in zip(found.masks, masks.astype(np.uint8), strict=True):
+    # torchvision rounds boxes before it pastes masks, which thin ones show.
+    wide = (found.boxes[:, 2:] - found.boxes[:, :2]).min(1) >= 16
+    assert wide.sum() > 3
+    for mask, other in zip(
+        found.masks[wide], masks[wide].astype(np.uint8), strict=True
+    ):
         assert (cv2.erode(other, np.ones((3, 3))) <= mask).all()
         assert (cv2.dilate(other, np.ones((3, 3))) >= mask).all()
         assert (mask & other).sum() > 0.9 * (mask | other).sum()
