@@ -23,7 +23,7 @@ BENCHMARKS = ROOT / 'docs/benchmarks'
 PICTURE = ROOT / 'docs/images/choose.png'
 METAFILE = ROOT / 'configs/classification/metafile.yml'
 # Virtual machines hide the generation of a CPU; those of rows without it are here.
-GENERATIONS = {'b2dd0f9+': 'Zen 5', '49c35a1c': 'family 6 model 207'}
+GENERATIONS = {'b2dd0f9+': 'Zen 5'}
 # By the name in the benchmarks of maps: the classifier of the benchmarks at 224 pixels.
 OURS = {
     'mmattn_ivit_tiny': 'ivit_t',
