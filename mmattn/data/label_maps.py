@@ -42,7 +42,7 @@ class LabelMap:
 
 @dataclass(frozen=True)
 class Legend:
-    """What the values of label maps mean.
+    """Give the meaning of the values of label maps.
 
     Attributes:
         classes: names of the classes that are written.

@@ -1,4 +1,4 @@
-"""Where the tiles of an image lie."""
+"""Place tiles on an image."""
 
 from mmattn.errors import MissingPackageError, UserError
 

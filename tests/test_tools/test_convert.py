@@ -344,6 +344,7 @@ def log(*times):
     """Replace a training by one that logs `times` and ends or, with None, hangs."""
 
     def train(command, **options):
+        assert command[command.index('--pretrained') + 1] == 'none'  # no network
         if times[-1] is not None:
             folder = Path(command[command.index('--work-dir') + 1], 'now/vis_data')
             folder.mkdir(parents=True)

@@ -101,6 +101,16 @@ def test_tiles_run_through_the_model(config):
     assert ('coco/bbox_mAP' if 'faster' in config else 'mIoU') in results['metrics']
 
 
+@pytest.mark.parametrize('config', ['coco'], indirect=True)
+def test_a_limit_of_the_detector_is_one_of_tiles(config, monkeypatch, capfd):
+    monkeypatch.setattr(tiled_test, 'Predictor', Truth)
+    options = ['val_cfg=None', 'val_dataloader=None', 'val_evaluator=None']
+    options += ['model.test_cfg.rcnn.max_per_img=1']
+    test.main([config, '--weights', 'any.pth', '--tile', '--cfg-options', *options])
+    out, err = capfd.readouterr()
+    assert 'bbox_mAP' in out + err and 'reach the limit' not in out + err
+
+
 @pytest.mark.parametrize(
     'options, message',
     [

@@ -20,7 +20,7 @@ GAP = 1 << 32  # between tensors, so that no small mistake ends in another one
 
 
 class Fault(Exception):
-    """What ends a kernel: an access out of bounds, a wrong barrier, an endless loop."""
+    """End a kernel: an access out of bounds, a wrong barrier, an endless loop."""
 
 
 class Reports:

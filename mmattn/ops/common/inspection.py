@@ -1,4 +1,4 @@
-"""What analysis asks of an operator: its FLOPs, and rows of its attention matrices."""
+"""Ask an operator for its FLOPs, and for rows of its attention matrices."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
