@@ -80,6 +80,23 @@ def choose_classes(
     return list(wanted or names)
 
 
+def unseen(splits: dict[str, list[Picture]], classes: Sequence[str]) -> str | None:
+    """Return a warning that names the classes of which training has no object."""
+    seen = {
+        name: {label for picture in found for label in picture.labels}
+        for name, found in splits.items()
+    }
+    train = seen.pop('train')
+    missing = [classes[label] for label in sorted(set().union(*seen.values()) - train)]
+    if not missing:
+        return None
+    return (
+        f'{" or ".join(seen)} has objects of {", ".join(missing)}, of which train has '
+        'none: --merge makes one class of several, --val-images divides the '
+        'images otherwise, and --classes leaves classes out'
+    )
+
+
 def _renumber(picture: Picture, numbers: Sequence[int | None]) -> int:
     """Give objects new labels, drop those with None, and return their number."""
     kept = [i for i, label in enumerate(picture.labels) if numbers[label] is not None]

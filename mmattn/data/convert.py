@@ -29,7 +29,7 @@ from ..models.presets import short_name
 from . import estimate, formats, own_config, own_data
 from .archs import find_arch
 from .class_folders import read_folders, write_folders
-from .classes import check_classes, choose_classes, merged
+from .classes import check_classes, choose_classes, merged, unseen
 from .convert_options import parse_args
 from .folders import build
 from .label_maps import LabelMap, Legend, from_label_maps, read_legend, write_label_maps
@@ -141,6 +141,8 @@ def convert_objects(args: argparse.Namespace) -> own_config.Written:
     tiling = tiling_of(args)
     pictures, classes = read(args)
     whole = divide(pictures, args)
+    if warning := unseen(whole, classes):
+        print(f'warning: {warning}', file=sys.stderr)
     splits = whole
     if tiling is not None:
         splits = cut_all_but_tests(

@@ -29,9 +29,8 @@ def image_files(
         ValueError: there is no image, two have one name, or one of `names` is missing.
     """
     files = {}
-    for path in _inside(folder):
-        is_image = path.suffix.lower() in IMAGE_SUFFIXES
-        if not is_image or (beside != folder and beside in path.parents):
+    for path in images_in(folder):
+        if beside != folder and beside in path.parents:
             continue
         name = _name(folder, path)
         if name in files:
@@ -39,10 +38,6 @@ def image_files(
                 f'{files[name]} and {path} have one name; rename one of them'
             )
         files[name] = path
-    if not files:
-        raise UserError(
-            f'{folder} has no image; accepted suffixes: {", ".join(IMAGE_SUFFIXES)}'
-        )
     if names is None:
         return files
     names = list(names)
@@ -51,6 +46,20 @@ def image_files(
             f'{folder}: {some(len(missing), missing, "images are missing")}'
         )
     return {name: files[name] for name in names}
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Return the images in a folder and the folders inside it, in order.
+
+    Raises:
+        ValueError: there is none.
+    """
+    files = [path for path in _inside(folder) if path.suffix.lower() in IMAGE_SUFFIXES]
+    if not files:
+        raise UserError(
+            f'{folder} has no image; accepted suffixes: {", ".join(IMAGE_SUFFIXES)}'
+        )
+    return files
 
 
 def annotation_files(folder: Path, suffix: str) -> dict[str, Path]:

@@ -1,9 +1,7 @@
 """Read images for training, prediction, conversion and the page alike."""
 
 import io
-import lzma
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
@@ -19,12 +17,6 @@ from .guard import FORMATS, MAX_MEGAPIXELS, NoImageError, check_size, reading, t
 from .windows import WindowedImage
 
 ORIENTATION = 0x0112  # of EXIF and of TIFF
-# By TIFF's number of the compression: deflate, twice, and LZMA.
-DECOMPRESSORS = {
-    8: zlib.decompressobj,
-    32946: zlib.decompressobj,
-    34925: lzma.LZMADecompressor,
-}
 KNOWN = (np.uint8, np.uint16, np.int16, np.float32)  # OpenCV resizes these
 
 
@@ -39,8 +31,8 @@ def read_image(
 
     Files must be of `FORMATS`, whatever their suffix. They are turned as their EXIF
     orientation says. Gray is repeated in three channels, transparency is dropped, and
-    of 16 bits the upper 8 are kept. TIFF files with colors of 16 bits require tifffile,
-    and files of more than 89 megapixels require pyvips.
+    of 16 bits the upper 8 are kept. TIFF files with colors of 16 bits require tifffile
+    and imagecodecs, files of more than 89 megapixels require pyvips.
 
     Args:
         image: a path, an open file, a PIL image or an array.
@@ -52,7 +44,7 @@ def read_image(
     Raises:
         NoImageError: the file is of none of `FORMATS`.
         ValueError: it is broken, too large, or an array of another shape or type.
-        ImportError: it requires tifffile or pyvips, which is not installed.
+        ImportError: a package that it requires is not installed.
     """
     if isinstance(image, np.ndarray):
         return _from_array(image)
@@ -163,17 +155,13 @@ def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
 
 def _from_deep_tiff(image, name: str, max_megapixels: float) -> np.ndarray:
     """Return a TIFF file with colors of 16 bits, which Pillow does not read."""
-    pixels, orientation = _read_tiff(image, name, max_megapixels)
-    if pixels.ndim == 3 and pixels.shape[0] in (3, 4) and pixels.shape[2] > 4:
-        pixels = pixels.transpose(1, 2, 0)
+    pixels = _turned(*_read_tiff(image, name, max_megapixels), (3, 4))
     if pixels.ndim != 3 or pixels.shape[2] not in (3, 4) or pixels.dtype != np.uint16:
         raise NoImageError(
             f'{name} cannot be read as an image: it has shape {pixels.shape} in '
             f'{pixels.dtype}, and RGB in 8 or 16 bits is accepted'
         )
-    turned = Image.fromarray((pixels[..., :3] >> 8).astype(np.uint8))
-    turned.getexif()[ORIENTATION] = orientation
-    return _from_pillow(turned, name)
+    return (pixels[..., :3] >> 8).astype(np.uint8)
 
 
 def read_labels(path: str | Path) -> np.ndarray:
@@ -213,7 +201,8 @@ def read_channels(
 ) -> np.ndarray | WindowedImage:
     """Return an image as it is, of shape (H, W, `channels`): nothing is converted.
 
-    Planes one after another, as many TIFF files keep them, are moved last.
+    Planes one after another, as many TIFF files keep them, are moved last, and files
+    are turned as their orientation says.
 
     Args:
         image: path of a TIFF file, an open one, or an array.
@@ -226,19 +215,18 @@ def read_channels(
     Raises:
         NoImageError: the file is no TIFF file.
         ValueError: it is broken, too large, or has other channels.
-        ImportError: tifffile is not installed.
+        ImportError: tifffile or imagecodecs is not installed.
     """
     name = name or ('the array' if isinstance(image, np.ndarray) else str(image))
-    pixels = image
+    pixels, orientation = image, 1
     if not isinstance(image, np.ndarray):
         found = tiff_size(image, name)
         if found[0] * found[1] > MAX_MEGAPIXELS * 1e6:
             return _large(image, channels, name, max_megapixels, windows)
-        pixels, _ = _read_tiff(image, name, max_megapixels)
+        pixels, orientation = _read_tiff(image, name, max_megapixels)
+    pixels = _turned(pixels, orientation, (channels,))
     if pixels.ndim == 2:
         pixels = pixels[:, :, None]
-    if pixels.ndim == 3 and pixels.shape[2] != channels == pixels.shape[0]:
-        pixels = pixels.transpose(1, 2, 0)
     if pixels.ndim != 3 or pixels.shape[2] != channels or not pixels.size:
         raise UserError(
             f'{name} has shape {pixels.shape}, and the model takes {channels} channels'
@@ -256,7 +244,7 @@ def tiff_size(file: str | Path | BinaryIO, name: str) -> tuple[int, int, int]:
     Raises:
         NoImageError: the file is no TIFF file.
         ValueError: it is broken.
-        ImportError: tifffile is not installed.
+        ImportError: tifffile or imagecodecs is not installed.
     """
     with _tiff(file, name) as tiff:
         page = tiff.pages[0]
@@ -268,10 +256,12 @@ def tiff_size(file: str | Path | BinaryIO, name: str) -> tuple[int, int, int]:
 def _tiff(file: str | Path | BinaryIO, name: str) -> Iterator:
     """Open a TIFF file by tifffile."""
     try:
+        # Without imagecodecs, tifffile reads no LZW, and inflates 600 kB to 600 MB.
+        import imagecodecs  # noqa: F401
         import tifffile
     except ImportError as error:
         raise MissingPackageError(
-            f'{name} requires tifffile: pip install tifffile'
+            f'{name} requires tifffile and imagecodecs: pip install "mmattn[predict]"'
         ) from error
     if isinstance(file, io.IOBase):
         file.seek(0)
@@ -294,26 +284,21 @@ def _read_tiff(file, name: str, max_megapixels: float) -> tuple[np.ndarray, int]
         size = prod(series.shape) * series.dtype.itemsize
         of_pixel = -(-size // max(height * width, 1))
         check_size(name, height, width, max_megapixels, of_pixel)
-        _check_strips(tiff, series, name)
         tag = page.tags.get('Orientation')
         return series.asarray(), tag.value if tag else 1
 
 
-def _check_strips(tiff, series, name: str):
-    """Raise a ValueError where a strip or a tile has much more than its pixels.
-
-    Without imagecodecs, tifffile inflates all that there is: 600 MB from 600 kB.
-    """
-    page = series.keyframe
-    if page.compression not in DECOMPRESSORS:
-        return
-    limit = 2 * prod(page.chunks) * page.dtype.itemsize  # some writers pad
-    for each in series.pages:
-        strips = tiff.filehandle.read_segments(each.dataoffsets, each.databytecounts)
-        for content, number in strips:
-            decompressor = DECOMPRESSORS[page.compression]()
-            if len(decompressor.decompress(content or b'', limit + 1)) > limit:
-                raise UserError(
-                    f'{name} has more than {limit} bytes in strip {number}, which are '
-                    f'{page.chunks} pixels of {page.dtype}'
-                )
+def _turned(
+    pixels: np.ndarray, orientation: int, channels: tuple[int, ...]
+) -> np.ndarray:
+    """Move planes last, where their number says that they are first, and turn."""
+    if pixels.ndim not in (2, 3):
+        return pixels
+    planes_first = pixels.shape[-1] not in channels and pixels.shape[0] in channels
+    if pixels.ndim == 3 and planes_first:
+        pixels = np.moveaxis(pixels, 0, 2)
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    return pixels[:, ::-1] if orientation in (2, 3, 6, 7) else pixels

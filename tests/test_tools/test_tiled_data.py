@@ -280,6 +280,48 @@ def test_csv(text):
     assert [c['name'] for c in written['train']['categories']] == [name]
 
 
+def test_csv_names_files_with_their_suffix():
+    """Other files of the name are no matter; DeepForest has both of one image."""
+    for name in 'ab':
+        Image.open(f'images/{name}.png').save(f'images/{name}.tif')
+    text = 'image_path,xmin,ymin,xmax,ymax,label\n'
+    Path('boxes.csv').write_text(text + 'a.tif,1,2,30,40,x\nb.png,1,2,30,40,x\n')
+    written = run('csv', 'images', 'boxes.csv', '--val-images', 'b*')
+    assert written['train']['images'][0]['file_name'] == 'a.tif'
+    Path('boxes.csv').write_text(text + 'a,1,2,30,40,x\n')
+    with pytest.raises(UserError, match='line 2 must name one image .* which is 2'):
+        run('csv', 'images', 'boxes.csv')
+
+
+def test_tiles_of_compressed_tiff_files():
+    """LZW is what GDAL, DeepForest and many microscopes write."""
+    for name in 'ab':
+        Image.open(f'images/{name}.png').save(
+            f'images/{name}.tif', compression='tiff_lzw'
+        )
+        Path(f'images/{name}.png').unlink()
+    text = 'image_path,xmin,ymin,xmax,ymax,label\na.tif,1,2,30,40,x\nb.tif,1,2,9,9,x'
+    Path('boxes.csv').write_text(text)
+    run('csv', 'images', 'boxes.csv', '--val-images', 'b*', '--tile', '100')
+    whole = np.asarray(Image.open('images/b.tif'))
+    tile = np.asarray(Image.open('data/set/val/b_80_0.tif'))
+    np.testing.assert_array_equal(tile, whole[:, 80:])
+
+
+def test_classes_that_training_lacks_are_named(capsys):
+    args = coco(BOXES)
+    content = json.loads(Path('a.json').read_text())
+    content['annotations'][2]['category_id'] = 1  # the one of `dead` in image a
+    Path('a.json').write_text(json.dumps(content))
+    run(*args)
+    assert (
+        'warning: val has objects of dead, of which train has none'
+        in capsys.readouterr().err
+    )
+    run(*coco(BOXES))
+    assert 'of which train has none' not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     'text, message',
     [

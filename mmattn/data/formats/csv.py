@@ -9,7 +9,7 @@ from tqdm import tqdm
 from mmattn.errors import UserError
 
 from ..coco_json import shown
-from ..image_files import image_files, image_size
+from ..image_files import image_size, images_in
 from ..layouts import Part
 from ..notes import say, some
 from .content import Content
@@ -39,7 +39,7 @@ def read_csv(part: Part) -> Content:
     objects are of one.
     """
     file = part.annotations
-    files = {path: path.relative_to(part.images) for path in _images(part)}
+    files = {path: path.relative_to(part.images) for path in images_in(part.images)}
     by_name = {}
     for path, name in files.items():
         for each in {name.as_posix(), name.name, name.with_suffix('').as_posix()}:
@@ -67,10 +67,6 @@ def read_csv(part: Part) -> Content:
         say(f'{some(len(unused), unused, "images without a line")} are left out')
     content.name_categories(classes)
     return content
-
-
-def _images(part: Part) -> list[Path]:
-    return [*image_files(part.images).values()]
 
 
 def _rows(file: Path) -> list[tuple[int, dict[str, str]]]:
