@@ -107,7 +107,13 @@ def read(
     else:
         extra = []
         if args.format == 'yolo':
-            extra = [args.yaml or find_names(args.images, parts)]
+            extra = [args.yaml or find_names(args.images, parts) or args.classes]
+            if extra == [None]:
+                raise UserError(
+                    f'{args.images} has no file with the names of the classes: '
+                    '--yaml names one, and --classes gives the names of the numbers '
+                    '0, 1, ...'
+                )
         pictures, classes = formats.read_objects(
             args.format, parts, *extra, masks=args.masks
         )

@@ -62,8 +62,8 @@ def _add_classes(parser: argparse.ArgumentParser):
         '--classes',
         nargs='+',
         help='names of the classes to keep, in this order, or new names for all of '
-        'them; of label maps the names of the numbers 0, 1, ...; by default as in the '
-        'annotations',
+        'them; of label maps, and of YOLO without a file of names, the names of the '
+        'numbers 0, 1, ...; by default as in the annotations',
     )
     parser.add_argument(
         '--merge',

@@ -277,7 +277,7 @@ BAD = {  # the arguments, the error, and what is done to the data before
         f'labels images masks --classes a b c d e f g {CODE}',
         "a class name must be text of one line without '{{'",
     ),
-    'yolo without names': ('yolo images masks', 'yolo needs --yaml'),
+    'yolo without names': ('yolo images masks', 'has no file with the names'),
 }
 
 

@@ -105,6 +105,17 @@ def cvat_darknet():
     return ['yolo', 'r']
 
 
+def roboflow_darknet():
+    yolo('r', {'train': 'a b', 'valid': 'c'})
+    write('tree\n', 'r/train/_darknet.labels', 'r/valid/_darknet.labels')
+    return ['yolo', 'r']
+
+
+def yolo_without_names():
+    yolo('r', {'train/images': 'a b', 'valid/images': 'c'})
+    return ['yolo', 'r', '--classes', 'tree']
+
+
 def yolo_folders():
     yolo('r', {'images/train': 'a b', 'images/val': 'c'})
     write('names: [tree]', 'names.yaml')
@@ -221,6 +232,8 @@ LAYOUTS = {
     of_another_machine: TWO,
     cvat_ultralytics: dict(train=['train/a.jpg', 'train/b.jpg'], val=['val/c.jpg']),
     cvat_darknet: TWO,
+    roboflow_darknet: TWO,
+    yolo_without_names: TWO,
     yolo_folders: TWO,
     roboflow_coco: TWO | dict(test=['d.jpg']),
     coco_triple: TWO | dict(test=['d.jpg']),

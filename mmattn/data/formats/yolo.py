@@ -16,16 +16,19 @@ from .content import Content
 FRACTION_SLACK = 0.01  # by which rounded fractions of YOLO leave the image
 
 
-def read_yolo(part: Part, names: Path) -> Content:
+def read_yolo(part: Part, names: Path | list[str]) -> Content:
     """Read YOLO's text files: boxes, polygons, or boxes with points of a pose.
 
     An image without a file has no object.
 
     Args:
         part: images and text files.
-        names: file with the names of the classes.
+        names: of the classes, or the file that has them.
     """
-    classes, values = yolo_names(names)
+    if isinstance(names, Path):
+        classes, values = yolo_names(names)
+    else:
+        classes, values, names = dict(enumerate(names)), 0, '--classes'
     content = Content(categories=[dict(id=i, name=n) for i, n in classes.items()])
     files = image_files(part.images, beside=part.annotations, names=part.names)
     texts = annotation_files(part.annotations, '.txt')

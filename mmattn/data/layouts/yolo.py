@@ -12,6 +12,8 @@ from .parts import Part
 
 KEYS = {'train': ('train',), 'val': ('val', 'valid', 'validation'), 'test': ('test',)}
 
+NAMES = 'classes.txt', 'obj.names', '_darknet.labels'  # labelImg's, CVAT's, Roboflow's
+
 
 def find_yaml(root: Path) -> Path | None:
     """Return the YAML file of a data set: the path itself, or the file in the folder.
@@ -32,25 +34,19 @@ def find_yaml(root: Path) -> Path | None:
     return files[0] if files else None
 
 
-def find_names(root: Path, parts: dict[str, list[Part]]) -> Path:
-    """Return the file with the names of the classes, near images and labels.
-
-    It is a YAML file, labelImg's `classes.txt`, or CVAT's `obj.names`.
-
-    Raises:
-        ValueError: there is none.
-    """
+def find_names(root: Path, parts: dict[str, list[Part]]) -> Path | None:
+    """Return the file with the names of the classes, near images and labels."""
     if root.is_file():
         return root
     labels = [part.annotations for found in parts.values() for part in found]
     folders = dict.fromkeys([root, *labels, *(path.parent for path in [root, *labels])])
     for folder in folders:
-        for name in ('classes.txt', 'obj.names'):
+        for name in NAMES:
             if (folder / name).is_file():
                 return folder / name
         if (found := find_yaml(folder)) is not None:
             return found
-    raise UserError('yolo needs --yaml, the file with the names of the classes')
+    return None
 
 
 def find_lists(root: Path) -> dict[str, list[Part]]:
