@@ -9,22 +9,12 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 
-from ..apis.find import run_checkpoint
-
 SCALARS = 'vis_data/scalars.json'
 
 
 def work_dir_of(config: str | Path, cfg: Config) -> Path:
     """Return the work dir that `tools/train.py` gives to a config."""
     return Path(cfg.get('work_dir') or Path('work_dirs', Path(config).stem))
-
-
-def latest_checkpoint(work_dir: Path) -> str | None:
-    """Return the checkpoint that was saved last, None if there is none yet."""
-    try:
-        return str(run_checkpoint(work_dir, 'last'))
-    except FileNotFoundError:
-        return None
 
 
 def read_log(scalars: Path) -> list[dict]:

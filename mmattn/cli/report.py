@@ -24,8 +24,8 @@ from mmattn.errors import UserError
 
 from ..analysis.diagnosis import Finding, diagnose
 from ..analysis.samples import Sample, Validation, spaced
-from ..analysis.training_logs import last_log, latest_checkpoint, summarize, work_dir_of
-from ..apis.find import run_config
+from ..analysis.training_logs import last_log, summarize, work_dir_of
+from ..apis.find import run_checkpoint, run_config
 from ..images.draw import label_log, save_panels, styled
 from ..results import SCORE, Detections
 from ..results.panels import panel
@@ -146,6 +146,7 @@ def write_report(
     summary: dict | None,
     findings: Sequence[Finding] = (),
     worst: Sequence[list[str]] = (),
+    checkpoint: Path | None = None,
 ) -> Path:
     """Write `report.md` of what is in the work dir.
 
@@ -155,6 +156,7 @@ def write_report(
         summary: what `summarize` returns, None without a log.
         findings: of the diagnosis.
         worst: path and errors of the worst images.
+        checkpoint: that predicted.
     """
     lines = [f'# {name}', '']
     if summary is not None:
@@ -181,7 +183,9 @@ def write_report(
     else:
         command = f'mmattn test {work_dir} --per-class --confusion'
         lines += [f'Not tested yet: `{command}` adds figures of each class.', '']
-    lines += _pictures(work_dir, 'predictions.png')
+    if checkpoint is not None:
+        lines += [f'Predictions of `{checkpoint.name}`:', '']
+        lines += _pictures(work_dir, 'predictions.png')
     if worst:
         lines += ['## Worst images', '']
         lines += markdown_table(worst, ['image', 'errors'])
@@ -237,7 +241,10 @@ def main(argv: list[str] | None = None):
     cfg = config_of(args)
     init_default_scope(cfg.default_scope)
     work_dir = Path(args.work_dir or work_dir_of(args.config, cfg))
-    checkpoint = latest_checkpoint(work_dir)
+    try:
+        checkpoint = run_checkpoint(work_dir, cfg=cfg)
+    except FileNotFoundError:
+        checkpoint = None
     records, run = last_log(work_dir)
     if checkpoint is None and not records:
         raise UserError(
@@ -260,12 +267,14 @@ def main(argv: list[str] | None = None):
         drawn.append('no curves: the log has no record yet')
     worst, samples = [], []
     if checkpoint is not None:
-        run = Validation(cfg, checkpoint)
+        run = Validation(cfg, str(checkpoint))
         predictions = work_dir / 'predictions.png'
         draw_samples(
             run, spaced(len(run), args.num_images), args.score_thr, predictions
         )
-        drawn.append(f'predictions beside ground truth: {predictions}')
+        drawn.append(
+            f'predictions of {checkpoint.name} beside ground truth: {predictions}'
+        )
         images = run.samples(args.checked)
         total = min(len(run), args.checked)
         samples = list(tqdm(images, 'worst images', total, disable=None))
@@ -280,4 +289,6 @@ def main(argv: list[str] | None = None):
     for finding in findings:
         print(f'diagnosis: {finding}')
     name = Path(args.config).stem
-    print(f'report: {write_report(work_dir, name, summary, findings, worst)}')
+    print(
+        f'report: {write_report(work_dir, name, summary, findings, worst, checkpoint)}'
+    )

@@ -170,6 +170,7 @@ def convert_objects(args: argparse.Namespace) -> own_config.Written:
         args.pretrained,
         factor=args.factor,
         tiling=tiling,
+        most=max(len(picture.boxes) for found in whole.values() for picture in found),
     )
 
 

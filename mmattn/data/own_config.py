@@ -167,6 +167,7 @@ def detection(
     *,
     factor: float | None = None,
     tiling: Tiling | None = None,
+    most: int = 0,
 ) -> Written:
     """Return a config for Mask R-CNN, or Faster R-CNN where there are boxes only.
 
@@ -179,6 +180,7 @@ def detection(
             published ones of the backbone.
         factor: that images are resized by; None chooses.
         tiling: how images were cut, if they were.
+        most: the largest number of objects of an image before it was cut.
 
     Raises:
         ValueError: `factor` is out of range.
@@ -194,7 +196,7 @@ def detection(
     scale = anchor_scale(sides)
     crop = crop_of(sizes, factor)
     low, high = np.percentile(sides, (25, 75))
-    most = max(len(picture.boxes) for picture in pictures)
+    most = max(most, *(len(picture.boxes) for picture in pictures))
     most_train = max(len(picture.boxes) for picture in splits['train'])
     method = 'Mask R-CNN' if has_masks else 'Faster R-CNN'
     text = templates.DETECTION.format(

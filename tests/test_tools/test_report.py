@@ -84,7 +84,8 @@ def unfinished(work, tool):
         scalars.parent.mkdir(parents=True)
         scalars.write_text(log)
         if checkpoint:
-            (run_dir / 'epoch_1.pth').touch()
+            for name in ('epoch_1.pth', 'best_coco_segm_mAP_epoch_1.pth'):
+                (run_dir / name).touch()
             (run_dir / 'last_checkpoint').write_text(str(run_dir / 'epoch_1.pth'))
         calls = []
         patched = dict(
@@ -112,7 +113,9 @@ def test_a_run_without_a_checkpoint_has_curves(unfinished, capsys):
 def test_a_run_without_a_log_has_predictions(unfinished, capsys):
     run_dir, calls = unfinished('', checkpoint=True)
     assert not (run_dir / 'curves.png').exists()
-    assert Path(calls[0][1]).samefile(run_dir / 'epoch_1.pth')
+    best = 'best_coco_segm_mAP_epoch_1.pth'
+    assert Path(calls[0][1]).samefile(run_dir / best)  # which `predict` takes, too
+    assert f'Predictions of `{best}`' in (run_dir / 'report.md').read_text()
     assert 'no record yet' in capsys.readouterr().out
 
 

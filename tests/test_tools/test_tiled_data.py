@@ -353,6 +353,19 @@ def test_limits_follow_the_largest_count():
     assert cfg.model.train_cfg.rpn_proposal.max_per_img == 800
 
 
+def test_limits_of_tests_are_those_of_whole_images():
+    """Of training, too, since users predict on whole images."""
+    boxes = [[i % 30 * 6, i // 30 * 6, 5, 5] for i in range(400)]
+    args = coco(boxes)
+    content = json.loads(Path('a.json').read_text())
+    content['annotations'] = content['annotations'][:401]  # all of image a
+    Path('a.json').write_text(json.dumps(content))
+    run(*args, '--tile', '60')
+    cfg = Config.fromfile('data/faster_rcnn_ivit_n_set.py')
+    assert cfg.model.test_cfg.rcnn.max_per_img == 800
+    assert cfg.model.train_cfg.rpn_proposal.max_per_img < 800
+
+
 def test_small_objects_are_not_shrunk(monkeypatch, capsys):
     monkeypatch.setattr(own_config, 'SHORT', 50)
     run(*coco(BOXES))

@@ -42,10 +42,10 @@ from mmattn.analysis.image_in_model import load_model
 from mmattn.analysis.masks import mask_width
 from mmattn.analysis.training_logs import (
     last_log,
-    latest_checkpoint,
     summarize,
     work_dir_of,
 )
+from mmattn.apis.find import run_checkpoint
 from mmattn.cli.terminal import print_table, run_main
 from mmattn.engine.data import build_dataset, innermost_dataset
 from mmattn.errors import UserError
@@ -195,12 +195,7 @@ def uniform_locality(backbone: nn.Module, image: Tensor) -> float:
 
 def checkpoint_of(config: Path) -> str:
     folder = work_dir_of(config, Config.fromfile(config))
-    checkpoint = latest_checkpoint(folder)
-    if checkpoint is None:
-        raise UserError(
-            f'no checkpoint in {folder}: train {config}, or pass --checkpoint'
-        )
-    return checkpoint
+    return str(run_checkpoint(folder, 'last'))
 
 
 def base_of(config: Path) -> Path:
