@@ -32,6 +32,7 @@ else:
 
 ITEMS = ('mAP', 'mAP_50', 'mAP_75', 'mAP_s', 'mAP_m', 'mAP_l')
 AREAS = ('all', 's', 'm', 'l')  # in the order of COCO's precision
+SCORES = tuple(i / 20 for i in range(1, 20))
 COCO_LIMIT = 100  # detections of an image in COCO's AP
 
 
@@ -47,7 +48,8 @@ class CocoMetric(MMDetCocoMetric):
     AP counts as many detections of a class in an image as one has objects, at least
     COCO's 100: no image of COCO has more. `count_error` among the metrics is the mean
     difference between the detections of at least `score_thr` and the objects of an
-    image, as a share of the mean number of objects.
+    image, as a share of the mean number of objects. The log names the score at which it
+    is lowest.
 
     Attributes:
         details: of the last evaluation, by 'bbox' and 'segm': `classes`, the unrounded
@@ -141,8 +143,7 @@ class CocoMetric(MMDetCocoMetric):
                 if self.metric_items is None or item in self.metric_items:
                     metrics[f'{kind}_{item}'] = float(f'{round(value, 3)}')
         if most:
-            error = np.abs(self.counts[:, 0] - self.counts[:, 1]).sum()
-            metrics['count_error'] = round(float(error / self.counts[:, 1].sum()), 3)
+            metrics['count_error'] = self._count_error(found)
         self.confusion = self._confuse(truth, found)
         return metrics
 
@@ -163,6 +164,24 @@ class CocoMetric(MMDetCocoMetric):
             for result in found
         ]
         return np.array(pairs, int).reshape(-1, 2)
+
+    def _count_error(self, found: Sequence[dict]) -> float:
+        """Return the error of counts, and tell of the score that counts best."""
+        objects = self.counts[:, 1]
+
+        def error_from(score: float) -> float:
+            counts = [(result['scores'] >= score).sum() for result in found]
+            return round(float(np.abs(counts - objects).sum() / objects.sum()), 3)
+
+        error = error_from(self.score_thr)
+        errors = {score: error_from(score) for score in SCORES}
+        best = min(errors, key=errors.get)
+        if errors[best] < error:
+            MMLogger.get_current_instance().info(
+                f'count error {error} at a score of {self.score_thr}; the lowest is '
+                f'{errors[best]} at {best}: mmattn predict --score-thr {best}'
+            )
+        return error
 
     def _most_of_a_class(self, truth: COCO) -> int:
         """Return the largest number of objects of a class in an image."""

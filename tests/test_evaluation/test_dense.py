@@ -67,6 +67,23 @@ def test_ap_counts_as_many_detections_as_an_image_has_objects(case):
     assert evaluate(case, max_dets=75)['bbox_a_mAP'] == pytest.approx(0.5, abs=0.01)
 
 
+def test_the_score_that_counts_best_is_named(case, capsys):
+    """With 2 and 30 false detections of a score of 0.4, counts are right at 0.3."""
+    MMLogger.get_instance(str(case[0]))
+    for _, result in case[1]:
+        false = len(result['labels']) // 4
+        result['scores'] = np.concatenate([result['scores'], np.full(false, 0.4)])
+        for key in ('bboxes', 'labels'):
+            result[key] = np.concatenate([result[key], result[key][:false]])
+    assert evaluate(case)['count_error'] == 0
+    assert 'count error' not in capsys.readouterr().out
+    for _, result in case[1]:
+        result['scores'][:10] = 0.35
+    assert evaluate(case, score_thr=0.4)['count_error'] == 0.125
+    told = capsys.readouterr().out
+    assert 'error 0.125 at a score of 0.4; the lowest is 0.0 at 0.05: mmattn' in told
+
+
 def test_limits_are_told_with_what_lifts_them(case, capsys):
     MMLogger.get_instance(str(case[0]))  # prints to the output of this test
     evaluate(case, {'model.test_cfg.rcnn.max_per_img': 120}, max_dets=149)
