@@ -41,7 +41,7 @@ model = dict(
 )
 
 resize = dict(type='Resize', scale_factor=factor, keep_ratio=True)
-load = dict(type='LoadAnnotations', with_bbox=True{with_mask})
+{load}
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     load,

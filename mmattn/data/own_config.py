@@ -121,6 +121,25 @@ def limits(most: int, most_train: int) -> dict[str, int]:
     )
 
 
+def load_text(pictures: Sequence[Picture], has_masks: bool) -> str:
+    """Return the line that loads annotations.
+
+    Outlines stay polygons if they all are: pixels of 1,000 masks take 1.5 GB.
+    """
+    if not has_masks:
+        return "load = dict(type='LoadAnnotations', with_bbox=True)"
+    polygons = all(
+        isinstance(outline, list) or index in picture.crowds
+        for picture in pictures
+        for index, outline in enumerate(picture.masks)
+    )
+    option = ', poly2mask=False' if polygons else ''
+    return (
+        "load = dict(\n    type='LoadAnnotations', with_bbox=True, "
+        f'with_mask=True{option}\n)'
+    )
+
+
 def anchor_scale(sides: np.ndarray) -> int:
     """Return the scale of anchors at strides 4 to 32 whose middle fits the objects."""
     middle = float(np.exp(np.log(np.maximum(sides, 1)).mean()))
@@ -207,7 +226,7 @@ def detection(
         mask_head='mask_head=dict(num_classes=num_classes)'
         if has_masks
         else 'mask_roi_extractor=None,\n        mask_head=None',
-        with_mask=', with_mask=True' if has_masks else '',
+        load=load_text(pictures, has_masks),
         has_masks=has_masks,
         arch=arch.name,
         backbone=backbone_text(arch, pretrained),

@@ -233,7 +233,8 @@ class CocoMetric(MMDetCocoMetric):
             if kind == 'segm':  # with areas of masks, as mmdet counts them
                 masks = result['masks']
                 scores = result.get('mask_scores', result['scores']).tolist()
-                areas = coco_masks.area(masks).tolist() if masks else []
+                # pycocotools 2.0.11 counts the masks of a list in 8 bits.
+                areas = [float(coco_masks.area(mask)) for mask in masks]
             for i, label in enumerate(result['labels'].tolist()):
                 entry = dict(
                     id=len(annotations) + 1,

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip('mmdet')
 from mmengine.logging import MMLogger
+from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
@@ -65,6 +66,33 @@ def test_ap_counts_as_many_detections_as_an_image_has_objects(case):
     assert figures['bbox_mAP_m'] == -1 and figures['count_error'] == 0.2
     assert evaluate(case, max_dets=100)['bbox_a_mAP'] == pytest.approx(2 / 3, abs=0.01)
     assert evaluate(case, max_dets=75)['bbox_a_mAP'] == pytest.approx(0.5, abs=0.01)
+
+
+def test_masks_beyond_eight_bits(tmp_path):
+    """pycocotools counts the masks of an image in 8 bits where it takes their areas."""
+    side, annotations = 20, []
+    mask = coco_mask.encode(np.asfortranarray(np.ones((side, side), np.uint8)))
+    mask['counts'] = mask['counts'].decode()
+    for number in range(300):
+        entry = dict(id=number, image_id=1, category_id=1, area=400, iscrowd=0)
+        annotations.append(entry | dict(bbox=[0, 0, side, side], segmentation=mask))
+    document = dict(
+        images=[dict(id=1, width=side, height=side, file_name='1')],
+        annotations=annotations,
+        categories=[dict(id=1, name='a')],
+    )
+    path = tmp_path / 'truth.json'
+    path.write_text(json.dumps(document))
+    found = dict(
+        img_id=1,
+        bboxes=np.tile(np.array([[0, 0, side, side]], np.float32), (300, 1)),
+        scores=np.linspace(0.9, 0.5, 300),
+        labels=np.zeros(300, int),
+        masks=[mask] * 300,
+    )
+    metric = coco.CocoMetric(str(path), metric=['bbox', 'segm'])
+    metric.dataset_meta = dict(classes=('a',))
+    assert metric.compute_metrics([({}, found)])['segm_mAP'] == pytest.approx(1)
 
 
 def test_the_score_that_counts_best_is_named(case, capsys):

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mmdet.registry import DATASETS
+from mmdet.structures.mask import BitmapMasks, PolygonMasks
 from mmengine.config import Config
+from mmengine.registry import init_default_scope
 from PIL import Image
 from pycocotools import mask as coco_mask
 
@@ -103,6 +106,28 @@ def test_objects_in_tiles(kind):
     assert (cfg.tile, cfg.overlap) == (100, 0.2)
     assert cfg.test_dataloader.dataset.data_prefix.img == 'val_whole/'
     assert cfg.val_dataloader.dataset.data_prefix.img == 'val/'
+
+
+def test_polygons_stay_polygons():
+    """Their masks in a crop are those of mmdet's bitmaps, up to a pixel at the edge."""
+    run(*coco(BOXES, POLYGONS), '--masks')
+    cfg = Config.fromfile('data/mask_rcnn_ivit_n_set.py')
+    init_default_scope('mmdet')
+    dataset = cfg.train_dataloader.dataset
+    dataset.pipeline[3].crop_size = (90, 90)  # one that cuts
+    areas = []
+    for polygons in (True, False):
+        assert dataset.pipeline[1].get('poly2mask', True) is not polygons
+        np.random.seed(1)
+        masks = DATASETS.build(dataset)[0]['data_samples'].gt_instances.masks
+        assert isinstance(masks, PolygonMasks if polygons else BitmapMasks)
+        areas.append(masks.areas)
+        dataset.pipeline[1].poly2mask = True
+    np.testing.assert_allclose(areas[0], areas[1], rtol=0.2)
+    path = Path('data/mask_rcnn_ivit_n_set.py')
+    path.unlink()
+    run(*coco(BOXES, POLYGONS), '--masks', '--tile', '100')  # run lengths where cut
+    assert 'poly2mask' not in path.read_text()
 
 
 def test_parts_of_masks_are_those_of_the_image():
