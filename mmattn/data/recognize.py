@@ -15,9 +15,10 @@ from .archs import Arch
 from .classes import check_classes
 from .folders import CARD
 from .formats import read_objects
-from .image_files import IMAGE_SUFFIXES
-from .label_maps import from_label_maps
+from .image_files import IMAGE_SUFFIXES, MASK_ENDS
+from .label_maps import LEGENDS, from_label_maps
 from .layouts import Part
+from .layouts.names import split_of
 from .layouts.yolo import find_yaml
 
 SPLITS = 'train', 'val'
@@ -25,8 +26,8 @@ FEW = 6  # files of COCO, at most, for a pair or a triple of several kinds
 KINDS = """\
 {data} is none of the layouts that are recognized:
   a folder that `mmattn data convert` wrote, or a config (.py)
-  images with data.yaml and .txt files (YOLO), .xml files (VOC), or one .json file
-  (COCO), or one for each image (LabelMe)
+  images with .txt files (YOLO), .xml files (VOC), a .json (COCO) or .csv file for
+  each split, or a .json file for each image (LabelMe)
   images/ and masks/, with a number for each object
   images/ and labels/*.png, with a number for each class, and `classes`
   a folder of images for each class
@@ -134,28 +135,36 @@ def _label_maps(
 
 def format_of(data: Path) -> str | None:
     """Return the format of `mmattn data convert` that a folder has, None for none."""
-    found, images = Counter(), Counter()
+    found, folders, pictures, texts, masks = Counter(), set(), [], set(), False
     for folder, _, files in os.walk(data, followlinks=True):
         name = Path(folder).name.lower()
-        for file in set(files) - {CARD}:
-            suffix = Path(file).suffix.lower()
+        for file in map(Path, {*files} - {CARD}):
+            suffix = file.suffix.lower()
             found[suffix] += 1
+            found[file.name] += 1
             if suffix in IMAGE_SUFFIXES:
-                images[name] += 1
-    pictures = images.total()
-    if find_yaml(data) is not None and found['.txt']:
+                folders.add(name)
+                pictures.append(file.stem)
+                masks |= file.stem.lower().endswith(MASK_ENDS)
+            elif suffix == '.txt':
+                texts.add(file.stem)
+    texts = len(texts.intersection(pictures))
+    if texts and (find_yaml(data) or texts > found['.xml'] and not found['.json']):
         return 'yolo'
-    if 4 * found['.xml'] > pictures:  # masks may be pictures, too
+    if 4 * found['.xml'] > len(pictures):  # masks may be pictures, too
         return 'voc'
-    if found['.json'] > FEW and 2 * found['.json'] > pictures:
+    if found['.json'] > FEW and 2 * found['.json'] > len(pictures):
         return 'labelme'
     if found['.json']:
         return 'coco'
-    for name in images:
+    if masks and any(found[name] for name in LEGENDS):
+        return 'labels'
+    for name in folders:
         if name.startswith('mask'):
             return 'masks'
         if name.startswith(('label', 'annot')):
             return 'labels'
-    if found['.csv'] and len(images) < 2:
+    classes = [name for name in folders if split_of(name) is None]
+    if found['.csv'] and len(classes) < 2:
         return 'csv'
-    return 'classes' if len(images) > 1 else None
+    return 'classes' if len(classes) > 1 else None

@@ -11,7 +11,7 @@ from mmattn.apis import Predictor, budget
 from mmattn.apis.budget import Cost, plan
 from mmattn.apis.finetune import described
 from mmattn.data.archs import archs, find_arch
-from mmattn.data.recognize import config_for
+from mmattn.data.recognize import config_for, format_of
 from mmattn.errors import UserError
 from mmattn.files import read_config_file
 from mmattn.models.presets import short_name
@@ -127,6 +127,26 @@ def test_every_backbone_has_the_maps_of_its_channels():
     assert len(found) > 30 and 'vit_tiny' not in found
     assert len({short_name(name) for name in found}) == len(found)
     assert found['ivit_nano'].channels == (32, 64, 160, 256)
+
+
+FOLDERS = {  # as Roboflow, labelImg, CVAT and people on GitHub write them
+    'csv': 'train/a.jpg train/_annotations.csv valid/b.jpg valid/_annotations.csv',
+    'labels': 'train/a.jpg train/a_mask.png train/_classes.csv',
+    'yolo': 'a.jpg a.txt b.jpg _darknet.labels',
+    'voc': 'JPEGImages/a.jpg Annotations/a.xml labels/a.txt ImageSets/Main/train.txt',
+    'coco': 'train/a.jpg train/_annotations.coco.json README.roboflow.txt',
+    'classes': 'train/cat/a.jpg train/dog/b.jpg README.txt',
+    None: 'train/a.jpg valid/b.jpg',
+}
+
+
+@pytest.mark.parametrize('kind', FOLDERS)
+def test_formats_are_told_apart(tmp_path, kind):
+    for name in FOLDERS[kind].split():
+        path = tmp_path / 'data' / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert format_of(tmp_path / 'data') == kind
 
 
 def test_errors(here):
