@@ -143,7 +143,11 @@ def save_panels(
     """
     from matplotlib.figure import Figure
 
-    heights = [PANEL + LINE * (1 + max(map(_lines, row))) for row in rows]
+    heights = [
+        PANEL * min(1, max(len(picture) / picture.shape[1] for picture, _ in row))
+        + LINE * (1 + max(map(_lines, row)))
+        for row in rows
+    ]
     figure = Figure((PANEL * len(titles), sum(heights)))
     axes = figure.subplots(
         len(rows),
