@@ -4,6 +4,7 @@ A report is a race, a read before its wait, or a read of what nothing wrote. A f
 an access out of bounds, a wrong barrier, or a loop without an end.
 """
 
+import re
 from functools import partial
 from itertools import cycle, product
 
@@ -15,7 +16,13 @@ from operator_cases import names_of
 
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
 from tools.benchmark.inputs import make_ms_deform_inputs
-from tools.benchmark.real_shapes import OPERATORS, Call, odd_calls, small_calls
+from tools.benchmark.real_shapes import (
+    OPERATORS,
+    Call,
+    filled_calls,
+    odd_calls,
+    small_calls,
+)
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
 pytest.importorskip('triton')
@@ -25,8 +32,7 @@ if INTERPRETED:
 from triton.backends.compiler import GPUTarget
 from triton.runtime import JITFunction, driver
 
-from tools.benchmark.compile_ahead import compile_call
-from tools.gpu import mutants
+from tools.benchmark.check import compile_call
 from tools.gpu.compile import compile_launch, describe
 from tools.gpu.cuda import executed_cuda
 from tools.gpu.prove import prove
@@ -121,16 +127,30 @@ def test_cuda_kernels(shape, dtype, capability):
             assert_close(name, x, y, dtype)
 
 
-@pytest.mark.slow
-def test_what_is_broken_is_noticed():
-    """Most of 60 kernels with one mistake each fault, report or err.
+BROKEN = {  # a pattern of PTX, and what to put in its place, or in all of them
+    'no barrier': (r'bar\.sync\s+0;', ''),
+    'no mask': (r'@%p\d+ (?=st\.global)', ''),
+    'other mask': (r'@(%p\d+)(?= ld\.global)', r'@!\1'),
+    'other lanes': (r'(?<=shfl\.sync\.)idx', 'bfly'),
+    'other operand': (r'add\.f32', 'sub.f32'),
+    'other places': (r'((?:st|ld)\.shared\S*\s[^;\[]*\[\s*%\w+)(?=\s*\])', r'\1+16', 0),
+    'no waits': (r'wgmma\.wait_group\S+\s+\d+;', '', 0),
+    'no fence': (r'fence\.proxy\.async\S+;', ''),
+}
 
-    Some of the others are right: a wait or a fence may be one too many.
-    """
-    rows = mutants.run(60)
-    assert len(rows) == 60
-    missed = [str(mutant) for mutant, noticed in rows if not noticed]
-    assert len(missed) <= 9, missed
+
+@pytest.mark.slow
+@pytest.mark.parametrize('change', BROKEN.values(), ids=BROKEN)
+def test_what_is_broken_is_noticed(change):
+    """A mistake in each kernel faults, is reported or gives an error."""
+    pattern, text, count = (*change, 1)[:3]
+
+    def broken(kernel: str, ptx: str) -> str:
+        return re.sub(pattern, text, ptx, count=count)
+
+    (call,) = filled_calls('neighborhood_attention')
+    proof = prove(call, 90, torch.float32, broken)
+    assert proof.fault or proof.reports or proof.error > 1
 
 
 class Device:

@@ -115,7 +115,7 @@ PARTS = {
         },
         '--quick',
     ),
-    'compile': Part(20, {'compile': 'tools.benchmark.compile_ahead'}),
+    'compile': Part(20, {'compile': 'tools.benchmark.check --compile'}),
     'correctness': Part(
         28,
         {f'{name}_check': f'tools.benchmark.check {name}' for name in OPERATORS},

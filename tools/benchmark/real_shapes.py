@@ -1,11 +1,13 @@
 """Calls of operators at the shapes of real models, for tests and reports on a GPU."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mmattn.errors import UserError
@@ -18,6 +20,7 @@ from mmattn.ops import (
     neighborhood_attention,
     structure_aware_attention,
 )
+from mmattn.ops.common.operator import REFERENCE
 from tools.benchmark.inputs import (
     make_deformable_inputs,
     make_landmark_inputs,
@@ -25,6 +28,11 @@ from tools.benchmark.inputs import (
     make_ms_deform_inputs,
     make_neighborhood_inputs,
     make_structure_aware_inputs,
+)
+from tools.benchmark.tolerances import (
+    deterministic,
+    error_in_tolerances,
+    run_with_grads,
 )
 
 PYRAMID = ((100, 167), (50, 84), (25, 42), (13, 21))  # of an image of 800 x 1333
@@ -60,6 +68,25 @@ class Call:
     def run_on(self, backend: str | None) -> Callable[..., Tensor]:
         """Return the function with another default of `backend`."""
         return partial(self.function, backend=backend)
+
+    def errors_on(
+        self, backend: str, dtype: torch.dtype, device: str = 'cpu'
+    ) -> dict[str, float]:
+        """Return the errors of a backend's output and gradients.
+
+        They are errors from the definition in float64, in units of the tolerance.
+        """
+        tensors = self.make_tensors(dtype=dtype, device=device)
+        on_definition = self.run_on(REFERENCE)
+        out, grads = run_with_grads(on_definition, tensors, dtype=torch.float64)
+        with deterministic(self.deterministic):
+            actual, actual_grads = run_with_grads(self.run_on(backend), tensors)
+        errors = {'out': error_in_tolerances(out, actual)}
+        names = inspect.signature(self.function).parameters
+        for name, expected, x in zip(names, grads, actual_grads, strict=False):
+            if expected is not None:
+                errors[f'grad of {name}'] = error_in_tolerances(expected, x, dtype)
+        return errors
 
 
 def _landmark(**shape) -> Call:

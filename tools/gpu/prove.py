@@ -1,68 +1,25 @@
-"""Execute each kernel of Triton as compiled, and compare it with its definition.
+"""Execute a call of an operator as compiled, and compare it with its definition."""
 
-    python -m tools.gpu.prove --capabilities 80 90 --dtypes bfloat16 float32
-    python -m tools.gpu.prove landmark_attention --odd > proof.csv
-
-Requires no GPU. `error` is the largest error of the output or of a gradient in units of
-the tests' tolerance, so up to 1 is right. `reports` counts races, reads before their
-wait and reads of what nothing wrote; a fault, such as an access out of bounds, ends a
-call. The other columns count what the warps of both passes executed. The exit status is
-1 if anything is wrong.
-"""
-
-import argparse
-import csv
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
-from mmattn.cli.terminal import run_main
-from mmattn.ops.common.operator import REFERENCE
-from tools.benchmark.real_shapes import OPERATORS, Call, odd_calls, small_calls
-from tools.benchmark.tolerances import (
-    deterministic,
-    error_in_tolerances,
-    run_with_grads,
-)
+from tools.benchmark.real_shapes import Call
 from tools.gpu.execute import Executed, Fault, Mutation, executed
-
-DTYPES = ('bfloat16', 'float32', 'float16')
-TENSOR_CORES = 'mma', 'wgmma'
-COUNTS = 'sectors', 'shared passes', 'bank conflicts', 'atomic bytes'
 
 
 class Proof(NamedTuple):
-    """Hold what a call did: the largest error, what was wrong, and its launches."""
+    """Hold what a call did: the largest error, what was wrong, and its launches.
+
+    The error is in units of the tests' tolerance, so up to 1 is right.
+    """
 
     error: float
     reports: Counter
     fault: str
     launches: Sequence[Executed]
-
-    @property
-    def passed(self) -> bool:
-        return self.error <= 1 and not self.reports and not self.fault
-
-
-def expected(call: Call, dtype: torch.dtype) -> Callable[[Callable], float]:
-    """Return a function of another function of the tensors: its error in tolerances."""
-    tensors = call.make_tensors(dtype=dtype, device='cpu')
-    out, grads = run_with_grads(call.run_on(REFERENCE), tensors, dtype=torch.float64)
-
-    def error(function: Callable) -> float:
-        actual, actual_grads = run_with_grads(function, tensors)
-        errors = [
-            error_in_tolerances(x, y, dtype)
-            for x, y in zip(grads, actual_grads, strict=True)
-            if x is not None
-        ]
-        return max(errors + [error_in_tolerances(out, actual)])
-
-    return error
 
 
 def prove(
@@ -70,69 +27,18 @@ def prove(
     capability: int,
     dtype: torch.dtype,
     mutation: Mutation | None = None,
-    error_of: Callable[[Callable], float] | None = None,
 ) -> Proof:
     """Execute both passes of a call as compiled for a capability.
 
     Args:
         call, capability, dtype: what to execute.
         mutation: changes the PTX of kernels.
-        error_of: what `expected` returns, which is computed if not given.
     """
-    error_of, fault, error = error_of or expected(call, dtype), '', float('inf')
-    with deterministic(call.deterministic), executed(capability, mutation) as launches:
+    fault, error = '', float('inf')
+    with executed(capability, mutation) as launches:
         try:
-            error = error_of(call.run_on('triton'))
+            error = max(call.errors_on('triton', dtype).values())
         except Fault as found:
             fault = str(found)
     reports = sum((x.reports for x in launches), Counter())
     return Proof(error, reports, fault, launches)
-
-
-def row_of(call: Call, capability: int, dtype: str) -> dict:
-    """Return the columns of a call."""
-    start = time.process_time()
-    proof = prove(call, capability, getattr(torch, dtype))
-    counts = sum((x.counts for x in proof.launches), Counter())
-    instructions = sum(n for name, n in counts.items() if name not in COUNTS)
-    return {
-        'operator': call.operator, 'call': str(call), 'capability': capability,
-        'dtype': dtype, 'launches': len(proof.launches), 'error': f'{proof.error:.2g}',
-        'reports': proof.reports.total(), 'fault': proof.fault,
-        'passed': proof.passed, 'instructions': instructions,
-        'tensor cores': sum(counts[name] for name in TENSOR_CORES),
-        **{name: counts[name] for name in COUNTS},
-        'seconds': f'{time.process_time() - start:.1f}',
-        'what': '; '.join(proof.reports),
-    }  # fmt: skip
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument('operators', nargs='*', metavar='OPERATOR', help='default: all')
-    parser.add_argument('--capabilities', nargs='+', type=int, default=[80, 90])
-    parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=DTYPES[:2])
-    parser.add_argument('--odd', action='store_true', help='odd shapes, not small ones')
-    args = parser.parse_args(argv)
-    if unknown := {*args.operators} - {*OPERATORS}:
-        parser.error(f'OPERATOR must be of {OPERATORS}, got {sorted(unknown)}')
-    torch.set_num_threads(1)
-    table, passed = None, True
-    for operator in args.operators or OPERATORS:
-        for call in (odd_calls if args.odd else small_calls)(operator):
-            for capability in args.capabilities:
-                for dtype in args.dtypes:
-                    row = row_of(call, capability, dtype)
-                    if table is None:
-                        table = csv.DictWriter(sys.stdout, row)
-                        table.writeheader()
-                    table.writerow(row)
-                    sys.stdout.flush()
-                    passed = passed and row['passed']
-    return int(not passed)
-
-
-if __name__ == '__main__':
-    run_main(main)
