@@ -31,7 +31,7 @@ def search(call: Call, device: str) -> Iterator[dict]:
     leaves = [x if x is None else x.detach().requires_grad_() for x in tensors]
 
     def step():
-        call.function(*leaves, backend='triton').sum().backward()
+        call.run_on('triton')(*leaves).sum().backward()
 
     for x in tune(step, seconds):
         row = dict(table=x.table.name, key=str(x.key), before=str(x.before))

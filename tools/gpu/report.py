@@ -107,7 +107,7 @@ def operator_arguments(
         mock.patch.object(Draw, 'exact', on_meta),
         mock.patch.object(Operator, '__call__', note),
     ):
-        call.function(*call.make_tensors(dtype=dtype, device='meta'))
+        call.run_on(None)(*call.make_tensors(dtype=dtype, device='meta'))
     return found[0]
 
 
