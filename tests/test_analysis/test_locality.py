@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.analysis import (
+    attention_kernels,
     attention_locality,
     attention_maps,
     locality,
@@ -129,6 +130,12 @@ def test_maps_are_the_operators_definition(name, backend):
     for found, layer, x in zip(maps, backbone.layers, inputs, strict=True):
         assert (found.grid, found.num_special) == ((5, 5), options['num_special'])
         assert_close('weights', dense_weights(layer, x, (5, 5)), found.weights)
+    if backend is None:
+        kernels = attention_kernels(backbone, image, [(2, 23), (12, 7)])
+        for found, whole in zip(kernels, maps, strict=True):
+            special = whole.num_special
+            rows = whole.weights[:, [special + 4, special + 11], special:]
+            assert_close('rows', rows, found.kernels.flatten(2).transpose(0, 1))
 
 
 def test_score_is_the_mean_over_images_of_any_size():
