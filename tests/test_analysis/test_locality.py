@@ -3,8 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from largest_tensor import LargestTensor
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.analysis import (
     attention_kernels,
@@ -163,22 +163,10 @@ def test_neighbors_are_those_of_the_models_masks():
     assert (scores > attention_locality(backbone, images, kernel_size=3)).all()
 
 
-class Largest(TorchDispatchMode):
-    """Elements of the largest tensor that is made."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **kwargs or {})
-        if isinstance(out, torch.Tensor):
-            self.numel = max(self.numel, out.numel())
-        return out
-
-
 def test_score_of_a_large_map_needs_no_matrix(monkeypatch):
     monkeypatch.setattr(locality, 'CHUNK', 2**20)
     backbone = Tokens(MaskedAttention(75, 3, 2, num_special=1)).eval()
-    with Largest() as largest:
+    with LargestTensor() as largest:
         scores = attention_locality(backbone, torch.randn(1, 3, 320, 325))
     assert scores.numpy() == pytest.approx(9 / 4161, rel=0.1)
     assert largest.numel <= 2**21 < 4161**2 / 8
