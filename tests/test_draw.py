@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
 from mmdet.structures import DetDataSample
 from mmdet.structures.mask import BitmapMasks
 from mmengine.structures import InstanceData, PixelData
@@ -11,25 +10,11 @@ from mmseg.structures import SegDataSample
 
 from mmattn.images.draw import (
     class_colors,
-    draw_confusion,
     draw_labels,
-    draw_precision_recall,
-    save_panels,
 )
 from mmattn.images.draw.style import seen_colors
 from mmattn.results.panels import panel
 from mmattn.results.samples import truth_of
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    kept = []
-    monkeypatch.setattr(Figure, 'savefig', lambda figure, *_, **__: kept.append(figure))
-    return kept
-
-
-def words(axis):
-    return [text.get_text() for text in axis.texts]
 
 
 @pytest.mark.parametrize('count, least', [(8, 0.07), (20, 0.06), (150, 0.02)])
@@ -39,46 +24,6 @@ def test_colors_differ_for_all_eyes(count, least):
     apart = np.linalg.norm(seen[:, :, None] - seen[:, None], axis=3)
     assert apart[:, ~np.eye(count, dtype=bool)].min() > least
     assert class_colors(300)[:count] == class_colors(count)
-
-
-def test_a_confusion_has_percentages_that_fit_their_cells(figures):
-    counts = np.array([[2_999_000, 1_000, 0], [1_000_000, 3_000_000, 0], [0, 0, 0]])
-    draw_confusion(counts, ['sky', 'tree', 'void'], 'x.png')
-    axis = figures[0].axes[0]
-    assert words(axis) == ['100', '<1', '25', '75']
-    rows = [text.get_text() for text in axis.get_yticklabels()]
-    assert rows == ['sky (3,000,000)', 'tree (4,000,000)', 'void (0)']
-
-
-def test_curves_say_which_classes_they_are(figures):
-    recall = np.linspace(0, 1, 101)
-    names = [f'class {i}' for i in range(12)]
-    precision = np.repeat(1 - recall[:, None], 12, 1)
-    precision[:, 3] = -1
-    found = dict(
-        precision=precision,
-        recall=recall,
-        classes={name: dict(mAP_50=0.5) for name in names},
-    )
-    draw_precision_recall(dict(bbox=found), 'x.png')
-    (axis,) = figures[0].axes
-    assert axis.get_title() == 'bbox, IoU 0.5, 11 of 12 classes have objects'
-    texts = [text.get_text() for text in axis.get_legend().get_texts()]
-    assert texts == ['each class', 'mean of classes, AP50 0.500']
-
-
-def test_panels_name_every_class(figures):
-    legend = [(f'class {i}', color) for i, color in enumerate(class_colors(45))]
-    picture = np.zeros((30, 40, 3), np.uint8)
-    save_panels([[(picture, legend)], [(picture, ())]], ['truth'], 'x.png')
-    axis, other = figures[0].axes
-    assert [text.get_text() for text in axis.get_legend().get_texts()] == [
-        f'class {i}' for i in range(45)
-    ]
-    assert axis.get_title() == 'truth' and other.get_legend() is None
-    figures[0].draw_without_rendering()
-    drawn = [axis.get_tightbbox(), axis.get_window_extent(), other.get_window_extent()]
-    assert drawn[0].y0 > drawn[2].y1, drawn  # the legend is above the next picture
 
 
 def test_a_legend_goes_on_in_a_second_column():

@@ -1,7 +1,5 @@
 """Attention kernels: against dense oracles, and against what the modules output."""
 
-from math import prod
-
 import pytest
 import timm
 import torch
@@ -11,8 +9,6 @@ from torch import nn
 from mmattn.analysis import attention_kernels, attention_maps
 from mmattn.models import IViT, LiSANet, MaiT, ViT
 from mmattn.models.layers import NeighborhoodAttention
-from mmattn.ops.masked_attention import attention_scores, neighborhood_mask, spread_bias
-from mmattn.ops.masked_attention.inspection import masked_rows
 from tools.benchmark.tolerances import assert_close
 
 
@@ -113,22 +109,6 @@ def test_kernels_times_values_are_the_attentions_output(name):
         weighed = torch.einsum('qmhw,hwmd->qmd', kernels.kernels, v).flatten(1)
         expected = torch.stack([out[0, row, column] for row, column in kernels.cells])
         assert_close(kernels.layer, expected, weighed)
-
-
-@pytest.mark.parametrize('kind', ['hard', 'bias', 'bias-neg_inf', 'soft'])
-def test_masked_kernels_are_the_operators_definition(kind):
-    M, D, grid, kernel_size, num_special = 3, 4, (4, 6), 5, 2
-    N = num_special + prod(grid)
-    q, k = torch.randn(2, N, M, D, dtype=torch.float64).unbind()
-    bias = torch.randn(M, kernel_size, kernel_size).double() if 'bias' in kind else None
-    alpha = torch.rand(M).double() if kind == 'soft' else None
-    fill = 'neg_inf' if 'neg_inf' in kind else 'zero'
-    spread = None if bias is None else spread_bias(bias, grid, num_special)
-    mask = neighborhood_mask(grid, kernel_size, num_special)
-    scores, _ = attention_scores(q[None], k[None], k[None], mask, spread, alpha, fill)
-    rows = [0, 2, 9, N - 1]
-    kernels = masked_rows(q, k, rows, grid, kernel_size, num_special, bias, alpha, fill)
-    assert_close('kernels', scores.softmax(-1)[0, :, rows].transpose(0, 1), kernels)
 
 
 @pytest.mark.parametrize('masking', ['soft', [(0, 2), (1,)]], ids=str)

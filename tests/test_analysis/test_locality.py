@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from largest_tensor import LargestTensor
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.analysis import (
+    attention_kernels,
     attention_locality,
     attention_maps,
     locality,
@@ -129,6 +130,12 @@ def test_maps_are_the_operators_definition(name, backend):
     for found, layer, x in zip(maps, backbone.layers, inputs, strict=True):
         assert (found.grid, found.num_special) == ((5, 5), options['num_special'])
         assert_close('weights', dense_weights(layer, x, (5, 5)), found.weights)
+    if backend is None:
+        kernels = attention_kernels(backbone, image, [(2, 23), (12, 7)])
+        for found, whole in zip(kernels, maps, strict=True):
+            special = whole.num_special
+            rows = whole.weights[:, [special + 4, special + 11], special:]
+            assert_close('rows', rows, found.kernels.flatten(2).transpose(0, 1))
 
 
 def test_score_is_the_mean_over_images_of_any_size():
@@ -156,22 +163,10 @@ def test_neighbors_are_those_of_the_models_masks():
     assert (scores > attention_locality(backbone, images, kernel_size=3)).all()
 
 
-class Largest(TorchDispatchMode):
-    """Elements of the largest tensor that is made."""
-
-    numel = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **kwargs or {})
-        if isinstance(out, torch.Tensor):
-            self.numel = max(self.numel, out.numel())
-        return out
-
-
 def test_score_of_a_large_map_needs_no_matrix(monkeypatch):
     monkeypatch.setattr(locality, 'CHUNK', 2**20)
     backbone = Tokens(MaskedAttention(75, 3, 2, num_special=1)).eval()
-    with Largest() as largest:
+    with LargestTensor() as largest:
         scores = attention_locality(backbone, torch.randn(1, 3, 320, 325))
     assert scores.numpy() == pytest.approx(9 / 4161, rel=0.1)
     assert largest.numel <= 2**21 < 4161**2 / 8

@@ -241,15 +241,6 @@ def test_what_cannot_be_scaled_is_refused(config, message):
         scaled([config], EPOCHS)
 
 
-@pytest.mark.parametrize('total', [900, 300, 720, 6])
-@pytest.mark.parametrize('end', [36, 12, 2, 1])
-def test_a_warm_up_takes_at_most_a_third(total, end):
-    """1,000 iterations, in a run of another number of iterations."""
-    run = Length(epochs=1, iters=total, epoch_length=0, by_epoch=False)
-    followed = scaled([warm_up(1000), iters(0, total * end // 3)], run)
-    assert followed == [warm_up(total // 3), iters(0, total)]
-
-
 def run_cosine(work_dir, max_iters, end, **options):
     """The learning rates of a run with a cosine to 0 at `end`."""
     runner = make_runner(

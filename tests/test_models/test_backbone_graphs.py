@@ -12,6 +12,7 @@ from backbones import (
     MaskedViT,
     PlainLiSANet,
     build,
+    counting_backend,
     every_backbone,
     image,
     maps_and_gradients,
@@ -89,17 +90,6 @@ def nothing_compiled_before():
     torch.compiler.reset()
     yield
     torch.compiler.reset()
-
-
-def counting_backend():
-    """A backend that runs graphs as they are, and the list of them."""
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    return backend, graphs
 
 
 @slow_for(*COMPILED, DAT, ViT)

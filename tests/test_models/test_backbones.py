@@ -23,7 +23,6 @@ from torch.testing import assert_close
 from mmattn.models import PVT, PVTv2
 from mmattn.models.backbones import pvt_v2
 from mmattn.models.backbones.base_backbone import channels_first
-from mmattn.models.layers import fit_image_channels
 from mmattn.registry import MODELS
 
 BF16_RMS_ERROR = 0.1  # relative, of a whole network
@@ -311,17 +310,6 @@ def test_images_of_other_channels(cls):
         model.load_state_dict(rgb.state_dict())
         out = model(gray.expand(-1, in_channels, -1, -1))
         assert_close(out, expected, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize('channels', [1, 2, 3, 7])
-def test_weights_are_adapted_as_timm_does(channels):
-    from timm.models._manipulate import adapt_input_conv
-
-    weight = torch.randn(5, 3, 2, 2)
-    expected = adapt_input_conv(channels, weight)
-    assert_close(fit_image_channels(weight, channels), expected)
-    assert fit_image_channels(weight.half(), channels).dtype == torch.float16
-    assert fit_image_channels(weight[:, :2], channels).shape[1] == 2
 
 
 def test_official_weights_are_renamed_before_they_are_adapted():

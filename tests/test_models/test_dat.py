@@ -4,7 +4,6 @@ import pytest
 import torch
 from dat_official import KERNELS, STRIDES, official_shapes, official_weights
 from golden import assert_golden, golden, hashed_input, hashed_parameter
-from resampling import resized
 from torch import nn
 from torch.testing import assert_close
 
@@ -17,7 +16,6 @@ from mmattn.models.layers import (
     DeformableAttention,
     NeighborhoodAttention,
     WindowAttention,
-    undecayed_names,
 )
 from mmattn.weights.load import load_weights
 
@@ -128,22 +126,6 @@ def test_layouts(cls):
         module.layout_of({'conv1.weight': torch.zeros(1)})
 
 
-@both
-def test_tables_of_other_sizes_are_resized_on_load(cls):
-    weights = weights_of(cls)
-    windows = dict(window_size=12) if cls is DAT else {}
-    model = cls(ARCHS[cls], img_size=(96, 128), **windows)
-    assert not load_weights(model, weights).mismatched
-    deformable = attentions(model, DeformableAttention)[0]
-    loaded = next(w for name, w in weights.items() if name.endswith('rpe_table'))
-    size = (11, 15) if cls is DAT else (47, 63)
-    assert deformable.rpe_table.shape[1:] == size
-    expected = resized(loaded, size)
-    assert_close(deformable.rpe_table.double(), expected, rtol=0, atol=1e-5)
-    for window in attentions(model, WindowAttention):
-        assert window.relative_position_bias_table.shape[0] == 23 * 23
-
-
 def kinds(model):
     """Return the kind of each attention, of windows with their shift."""
     letters = {DeformableAttention: 'D', NeighborhoodAttention: 'N'}
@@ -172,14 +154,6 @@ def test_blocks():
     )
     groups = DATPlusPlus.arch_zoo['tiny']['num_groups']
     assert [*stages] == [(*row, 2) for row in zip(groups, KERNELS, STRIDES)]  # noqa: B905
-
-
-@both
-def test_tables_do_not_decay_but_offset_networks_do(cls):
-    model = cls(ARCHS[cls])
-    tables = 'rpe_table', 'relative_position_bias_table', 'rpb'
-    named = {n for n, _ in model.named_parameters() if n.endswith(tables)}
-    assert len(named) > 5 and undecayed_names(model) == named
 
 
 def test_conv_mlp_is_the_official_one():

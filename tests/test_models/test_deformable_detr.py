@@ -6,12 +6,10 @@ import pytest
 import torch
 from mmengine.structures import InstanceData
 from small_deformable_detr import (
-    CLASSES,
     FORMS,
     HEAD,
     IMAGES,
     LAYERS,
-    QUERIES,
     SHAPES,
     WIDTH,
     config,
@@ -24,7 +22,6 @@ from small_deformable_detr import (
 )
 from torch.testing import assert_close
 
-from mmattn.models.detectors.deformable_detr import padding_masks
 from mmattn.registry import MODELS
 from mmattn.weights.layouts.deformable_detr import (
     convert_state_dict,
@@ -81,21 +78,6 @@ def test_biases_that_mmdet_has_not_are_zero():
     assert converted.keys() == without.state_dict().keys()
 
 
-def test_masks_are_the_images_in_the_size_of_each_map():
-    feats = [torch.zeros(2, 1, H, W) for H, W in ((12, 16), (7, 5), (1, 1))]
-    masks = padding_masks(feats, samples())
-    for mask, feat in zip(masks, feats, strict=True):
-        H, W = feat.shape[-2:]
-        for index, (height, width) in enumerate(SHAPES):
-            # The pixel of the image at the upper left corner of the map's.
-            rows = torch.arange(H) * IMAGES[0] // H >= height
-            columns = torch.arange(W) * IMAGES[1] // W >= width
-            assert torch.equal(mask[index], rows[:, None] | columns)
-    assert masks[0].any() and not masks[2].any()
-    assert padding_masks(feats, samples(FULL)) is None
-    assert padding_masks(feats, None) is None
-
-
 @each_form
 def test_every_trainable_parameter_learns(form):
     model = detector(form).train()
@@ -114,23 +96,6 @@ def test_every_trainable_parameter_learns(form):
         if parameter.requires_grad:
             assert parameter.grad is not None and parameter.grad.isfinite().all(), name
             assert parameter.grad.any(), name
-
-
-def test_our_backbones_fit():
-    """And mmdet's three modes of `forward`."""
-    cfg = config(
-        backbone=dict(type='mmattn.PVTv2', arch='b0', out_indices=(1, 2, 3)),
-        neck=neck(in_channels=[64, 160, 256]),
-    )
-    model = MODELS.build(cfg).eval()
-    x = images(torch.float32)
-    scores, boxes = model(x)
-    assert scores.shape == (LAYERS, 2, QUERIES, CLASSES)
-    assert boxes.shape == (LAYERS, 2, QUERIES, 4)
-    (first, _) = model(x, samples(dtype=torch.float32), mode='predict')
-    assert first.pred_instances.bboxes.shape == (6, 4)
-    losses = model(x, samples(dtype=torch.float32), mode='loss')
-    assert {'loss_cls', 'loss_bbox', 'loss_iou'} < set(losses)
 
 
 class TwoMaps(torch.nn.Module):

@@ -239,16 +239,6 @@ def official():
     return to_official_state_dict(detector('refine').state_dict())
 
 
-def test_every_layout_loads_by_itself(official):
-    model = MODELS.build(config('refine'))
-    for weights in (official, convert_state_dict(official)):
-        report = load_weights(model, weights)
-        assert not report.missing and not report.unexpected and not report.mismatched
-        model.load_state_dict(weights)
-        loaded = to_official_state_dict(model.state_dict())
-        assert all(torch.equal(loaded[name], x) for name, x in official.items())
-
-
 def test_init_cfg_loads_the_authors_file(official, tmp_path):
     path = str(tmp_path / 'r50_deformable_detr.pth')
     torch.save(dict(model=official, epoch=49), path)

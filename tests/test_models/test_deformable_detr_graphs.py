@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from backbones import counting_backend
 from deformable_detr_models import (
     build_branches,
     build_decoder,
@@ -44,12 +45,7 @@ def nothing_compiled_before():
 
 
 def test_sizes_share_a_graph():
-    graphs = []
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
+    backend, graphs = counting_backend()
     model = Transformer('refine')
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=backend)
     for shapes in SIZES:

@@ -12,7 +12,6 @@ from backbones import counted
 from deformable_detr_models import (
     CHANNELS,
     KINDS,
-    QUERIES,
     SMALL,
     build_branches,
     build_decoder,
@@ -39,13 +38,7 @@ from mmattn.models.layers.deformable_detr.geometry import (
     valid_ratios,
 )
 
-EXACT = dict(rtol=1e-12, atol=1e-12)
 every_kind = pytest.mark.parametrize('kind', KINDS)
-
-
-def run(kind, masks=None, feats=None, **kwargs):
-    decoder, branches = build_decoder(kind, **kwargs), build_branches(kind)
-    return decoder(maps() if feats is None else feats, masks, *branches)
 
 
 def test_official_values():
@@ -85,25 +78,6 @@ def test_official_values():
     assert_golden(hidden_states, record['hs'], SINGLE)
     assert_golden(references[0], record['init_ref'], SINGLE)
     assert_golden(torch.stack(references[1:]), record['inter_ref'], SINGLE)
-
-
-def test_first_stage_takes_the_highest_scores_of_the_first_class():
-    """Pixels in the padding, and those with boxes too large or near a border, have no
-    proposal: their boxes are all ones.
-    """
-    masks = padding_masks()
-    out = run('two-stage', masks)
-    scores = out.enc_class[..., 0]
-    for image in range(2):
-        best = scores[image].argsort(descending=True)[:QUERIES]
-        assert_close(out.references[0][image], out.enc_coord[image, best], **EXACT)
-    padding = flatten_masks(masks)
-    assert (out.enc_coord[padding] == 1).all()
-    assert (out.enc_coord[~padding] != 1).all()
-    fine = [(1, 200), (1, 2), (2, 2)]  # the first pixel's center is at 0.0025
-    ones = (run('two-stage', feats=maps(fine)).enc_coord == 1).all(-1)
-    assert ones[:, :2].all() and ones[:, 198:200].all()
-    assert not ones[:, 2:198].any() and not ones[:, 200:].any()
 
 
 def test_padding_does_not_move_proposals():

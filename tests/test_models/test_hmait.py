@@ -146,15 +146,6 @@ def test_position_makes_pixels_differ(position):
         assert (out.std(-1).max() > 1e-6) == (position != 'none')
 
 
-def test_full_and_absolute_resize_to_other_images_and_on_load():
-    for position, tables in (('absolute', 1), ('full', 5)):
-        source = build(position=position, img_size=64)
-        model = build(position=position, img_size=(64, 96))
-        report = load_weights(model, source.state_dict())
-        assert len(report.resized) == tables and not report.missing, position
-        assert model(torch.randn(1, 3, 50, 70))[0].isfinite().all()
-
-
 test_wrong_settings = refuses(
     build,
     (dict(position='learned'), "'learned'"),

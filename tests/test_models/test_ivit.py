@@ -15,8 +15,6 @@ from torch import nn
 from torch.testing import assert_close
 
 from mmattn.models import IViT
-from mmattn.models.backbones.ivit import SeparableConv
-from mmattn.models.layers import InteractiveAttention, undecayed_names
 from mmattn.weights.load import load_weights
 
 SHALLOW = dict(embed_dims=(8, 16, 24, 32), depths=(1, 2, 1, 1), num_heads=(2, 4))
@@ -50,17 +48,6 @@ def test_frame_is_metaformers(shape=(33, 47)):
     assert_close(model(x)[-1], theirs.forward_features(x))
 
 
-def test_stages():
-    model = build()
-    for stage, depth in enumerate(SHALLOW['depths']):
-        assert len(model.stages[stage].blocks) == depth
-        for block in model.stages[stage].blocks:
-            kind = SeparableConv if stage < 2 else InteractiveAttention
-            assert isinstance(block.attn, kind)
-            assert (block.scale1 is None) == (block.scale2 is None) == (stage < 2)
-    assert [stage.blocks[0].attn.num_heads for stage in model.stages[2:]] == [2, 4]
-
-
 def test_options_reach_the_attention():
     model = build(
         landmarks=14,
@@ -74,16 +61,6 @@ def test_options_reach_the_attention():
         assert attn.landmarks == 14 and attn.backend == 'reference'
         assert attn.w1_q.shape == (attn.num_heads, attn.num_heads)
         assert attn.local is None and attn.gate is None
-
-
-def test_mixtures_of_heads_do_not_decay():
-    """They start near the identity, from which decay would pull them to zero."""
-    assert undecayed_names(build()) == {
-        f'stages.{stage}.blocks.0.attn.w{i}_{side}'
-        for stage in (2, 3)
-        for i in (1, 2)
-        for side in 'qk'
-    }
 
 
 # Heads of CAFormer have 32 channels.

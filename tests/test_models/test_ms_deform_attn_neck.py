@@ -105,17 +105,6 @@ def test_settings_that_do_not_fit(settings):
         MSDeformAttnNeck(CHANNELS, **settings)
 
 
-def test_mask_features_and_the_coarsest_maps():
-    decoder, feats = pixel_decoder(), feature_maps()
-    randomize(decoder)
-    maps = decoder.neck(feats)
-    features, coarse = decoder(feats)
-    assert_close('mask features', decoder.mask_features(maps[0]), features)
-    assert [m.shape[2:] for m in coarse] == [torch.Size(s) for s in SIDES[:0:-1]]
-    for actual, wanted in zip(coarse, maps[:0:-1], strict=True):
-        assert_close('map', wanted, actual)
-
-
 def test_autocast_has_no_say():
     decoder, feats = pixel_decoder(), feature_maps()
     expected, _ = decoder(feats)

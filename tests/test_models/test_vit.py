@@ -10,7 +10,6 @@ from torch.testing import assert_close
 
 from mmattn.models import ViT
 from mmattn.models.backbones.vit import InteractiveSelfAttention, SelfAttention
-from mmattn.models.layers import undecayed_names
 from mmattn.models.layers.interactive_attention import reset_mixing_weights
 from mmattn.weights.load import load_weights
 
@@ -110,14 +109,6 @@ def test_interaction_is_equation_5_of_each_pair_of_tokens(expand):
         assert_close(out, torch.from_numpy(expected))
 
 
-def test_weight_decay_leaves_the_interaction_alone():
-    backbone = ViT('tiny', attention='mhsa_interaction')
-    mixing = {
-        name for name, _ in backbone.named_parameters() if name.endswith(('.w1', '.w2'))
-    }
-    assert len(mixing) == 24 and mixing <= undecayed_names(backbone)
-
-
 def test_interaction_without_noise_is_dense_attention():
     layer, plain = interaction(3, std=0), SelfAttention(24, 3).double()
     missing, unexpected = plain.load_state_dict(layer.state_dict(), strict=False)
@@ -147,16 +138,6 @@ def test_masks_lie_on_the_map():
     x = torch.randn(2, 7, 4, 48)
     expected = attention(x.flatten(1, 2), (7, 4))
     assert_close(attention(x).flatten(1, 2), expected)
-
-
-def test_position_embedding_is_resized_on_load_as_at_run_time():
-    model, larger = build(img_size=64), build(img_size=(96, 112))
-    weights = model.state_dict()
-    larger.load_state_dict(weights)
-    assert weights['stem.pos_embed'].shape == (1, 16, 48), 'the source is left alone'
-    assert larger.stem.pos_embed.shape == (1, 6 * 7, 48)
-    x = torch.randn(1, 3, 96, 112)
-    assert_close(larger(x), model(x))
 
 
 test_wrong_settings = refuses(

@@ -1,8 +1,7 @@
 """Calls of every operator for tests: tensors by position, the settings by name."""
 
-import functools
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -11,112 +10,15 @@ import torch
 from interpreter import interpreted
 from torch import Tensor
 
-from mmattn import ops
 from mmattn.ops.common.operator import OPERATORS as REGISTERED
 from mmattn.ops.structure_aware_attention import rfft_grid
-from tools.benchmark import inputs
-
-LEVELS = ((7, 5), (4, 3), (1, 1))
-FORMS = {
-    'locations': dict(),
-    'offsets from points': dict(fused=True),
-    'offsets in boxes': dict(fused=True, boxes=True),
-}
-
-
-class Operator(NamedTuple):
-    """Describe how to call an operator.
-
-    Args:
-        attend: takes the tensors by position, settings and `backend`.
-        make: returns the tensors for sizes, a dtype, a device and a seed.
-        names: names of the tensors.
-        sizes: defaults of the sizes that are settings, too.
-        settings: defaults of the settings that are no sizes.
-    """
-
-    attend: Callable[..., Tensor]
-    make: Callable[..., list[Tensor | None]]
-    names: str
-    sizes: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
-
-
-def _masked(q, k, v, bias, alpha, masked_heads=None, **settings):
-    bias, alpha = (None if x is None else x[:masked_heads] for x in (bias, alpha))
-    settings['masked_heads'] = masked_heads
-    return ops.masked_attention(q, k, v, bias=bias, alpha=alpha, **settings)
-
-
-def _deformable(q, k, v, positions, table, grid, **settings):
-    return ops.deformable_attention(q, k, v, grid, positions, table, **settings)
-
-
-def _ms_deform(value, points, weights, reference, shapes, backend=None):
-    if reference is None:
-        return ops.ms_deform_attn(value, shapes, points, weights, backend=backend)
-    return ops.fused_ms_deform_attn(
-        value, shapes, reference, points, weights, backend=backend
-    )
-
-
-OPERATORS = {
-    'landmark_attention': Operator(
-        ops.landmark_attention,
-        inputs.make_landmark_inputs,
-        'q k v q_landmarks k_landmarks w1_q w2_q w1_k w2_k',
-    ),
-    'masked_attention': Operator(
-        _masked,
-        inputs.make_masked_inputs,
-        'q k v bias alpha',
-        dict(grid=(7, 5), kernel_size=3, num_special=1),
-        dict(mask_fill='zero', masked_heads=None),
-    ),
-    'structure_aware_attention': Operator(
-        ops.structure_aware_attention,
-        inputs.make_structure_aware_inputs,
-        'q k v w_a w_b bias',
-        dict(grid=(7, 5)),
-    ),
-    'deformable_attention': Operator(
-        _deformable,
-        inputs.make_deformable_inputs,
-        'q k v positions table',
-        dict(grid=(7, 5)),
-        dict(align_corners=True),
-    ),
-    'ms_deform_attn': Operator(
-        _ms_deform,
-        inputs.make_ms_deform_inputs,
-        'value points weights reference',
-        dict(shapes=LEVELS),
-    ),
-    'neighborhood_attention': Operator(
-        ops.neighborhood_attention,
-        inputs.make_neighborhood_inputs,
-        'q k v rpb',
-    ),
-}
-
-
-def names_of(name: str) -> list[str]:
-    return OPERATORS[name].names.split()
+from tools.benchmark.inputs import FORMS, LEVELS, names_of, setup
+from tools.benchmark.inputs import SIGNATURES as OPERATORS
 
 
 def backends_of(name: str) -> Mapping[str, ModuleType]:
     """Return an operator's backends by name, fastest first."""
     return REGISTERED[name].backends
-
-
-def setup(name: str, backend: str | None = None, **shape):
-    """Return an operator as a function of its tensors, and the tensors."""
-    operator = OPERATORS[name]
-    settings = {key: shape.pop(key, x) for key, x in operator.settings.items()}
-    sizes = operator.sizes | shape
-    settings |= {key: sizes[key] for key in operator.sizes}
-    function = functools.partial(operator.attend, backend=backend, **settings)
-    return function, operator.make(**sizes)
 
 
 def setup_registered(name: str, **shape):
@@ -262,3 +164,6 @@ def cpu_kernels(case: Case) -> list[str]:
 def with_grad(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
     """Return tensors as leaves of autograd's graph; None stays None."""
     return tuple(None if x is None else x.detach().requires_grad_() for x in tensors)
+
+
+__all__ = ['FORMS', 'LEVELS', 'OPERATORS', 'names_of', 'setup']

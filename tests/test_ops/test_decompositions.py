@@ -28,7 +28,7 @@ class Graph(nn.Module):
     def forward(self, *tensors, backend=None):
         tensors = iter(tensors)
         inputs = [None if x is None else next(tensors) for x in self.inputs]
-        return self.call.function(*inputs, backend=backend)
+        return self.call.run_on(backend)(*inputs)
 
     def expected(self):
         return self(*self.tensors, backend='reference')

@@ -104,15 +104,10 @@ def test_decomposition(shape, dtype, align_corners):
     check_decomposition('deformable_attention', **settings, **shape)
 
 
-@every_case(
-    2,
-    False,
-    shape=SHAPES,
-    align_corners=PLACES,
-    name={'torch': 'torch', 'def': 'reference'},
-)
-def test_against_hats(setup, shape, name, align_corners, dtype):
-    function, inputs = setup(name, align_corners=align_corners, dtype=dtype, **shape)
+@every_case(2, False, shape=SHAPES, align_corners=PLACES)
+def test_against_hats(setup, shape, align_corners, dtype):
+    settings = dict(align_corners=align_corners, dtype=dtype)
+    function, inputs = setup('reference', **settings, **shape)
     hats = by_hats(shape.get('grid', GRID), align_corners)
     check_operator(function, inputs, expected=hats)
 

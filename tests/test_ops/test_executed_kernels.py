@@ -15,7 +15,12 @@ from operator_cases import names_of
 
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
 from tools.benchmark.inputs import make_ms_deform_inputs
-from tools.benchmark.real_shapes import OPERATORS, Call, odd_calls, small_calls
+from tools.benchmark.real_shapes import (
+    OPERATORS,
+    Call,
+    odd_calls,
+    small_calls,
+)
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
 pytest.importorskip('triton')
@@ -25,7 +30,7 @@ if INTERPRETED:
 from triton.backends.compiler import GPUTarget
 from triton.runtime import JITFunction, driver
 
-from tools.benchmark.compile_ahead import compile_call
+from tools.benchmark.check import compile_call
 from tools.gpu import mutants
 from tools.gpu.compile import compile_launch, describe
 from tools.gpu.cuda import executed_cuda

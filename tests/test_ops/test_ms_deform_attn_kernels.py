@@ -167,11 +167,10 @@ def test_nan_reaches_what_sees_it_only(setup):
 
 @every_form
 @every_dtype
-@pytest.mark.parametrize('D', [19, 32])
 @every_compiled_kernel
-def test_dtypes(setup, D, dtype, form, backend):
+def test_dtypes(setup, dtype, form, backend):
     if (backend, dtype) != ('cuda', torch.float64):
-        check_operator(*setup(dtype=dtype, D=D, **form))
+        check_operator(*setup(dtype=dtype, D=19, **form))
 
 
 @pytest.mark.parametrize('D', [2, 3, 4, 8, 12, 16, 24, 48, 64, 100, 136, 264, 300])

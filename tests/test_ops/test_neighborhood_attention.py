@@ -9,7 +9,6 @@ import torch
 from largest_tensor import LargestTensor
 from operator_cases import names_of
 from operator_checks import (
-    check_decomposition,
     check_operator,
     check_repeatable,
     every_case,
@@ -204,8 +203,3 @@ def test_maps_whose_offsets_need_64_bits(monkeypatch):
     )
     monkeypatch.setattr(triton_launch, 'device_reason', lambda *args: None)
     assert '2**31' in triton_impl.unsupported(x, x, x, torch.empty(4, 5, 5))
-
-
-@every_case(narrow=False, shape=SHAPES)
-def test_decomposition(shape, dtype):
-    check_decomposition('neighborhood_attention', dtype=dtype, **shape)

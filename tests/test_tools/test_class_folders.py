@@ -2,36 +2,18 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
+from conversions import run, save
 from mmengine.config import Config
-from PIL import Image
 
-from mmattn.data import check, convert
+from mmattn.data import check
 from mmattn.errors import UserError
-
-SIZE = 64, 48  # width and height
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def save(*names: str):
-    """Write an image of its own for each name."""
-    for name in names:
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        seed = sum(map(ord, name))
-        pixels = np.random.default_rng(seed).integers(0, 256, (*SIZE[::-1], 3))
-        Image.fromarray(pixels.astype(np.uint8)).save(name)
-
-
-def run(*args: str):
-    convert.main(
-        ['--arch', 'ivit_nano', *args, '--out', 'data/set', '--no-estimate', '--force']
-    )
 
 
 def folders(**splits: str) -> list[str]:

@@ -340,6 +340,11 @@ def test_anchors_follow_the_factor_of_the_config(here, shrunk, monkeypatch):
     assert read() == (factor / 2, scale / 2)
 
 
+def test_anchors_fit_the_middle_of_the_objects():
+    for sides, scale in (([45.3], 4), ([3, 5], 2), ([90, 91], 8), ([900], 16)):
+        assert own_config.anchor_scale(np.array(sides)) == scale
+
+
 def log(*times):
     """Replace a training by one that logs `times` and ends or, with None, hangs."""
 

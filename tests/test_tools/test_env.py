@@ -72,16 +72,6 @@ def mismatches() -> list[Problem]:
     ]
 
 
-@pytest.mark.parametrize(
-    'versions, pkg_resources',
-    [(MAINTAINED, False), (ORIGINALS, True)],
-    ids=['maintained', 'originals'],
-)
-def test_what_works_together_is_no_problem(install, versions, pkg_resources):
-    install(versions, pkg_resources=pkg_resources, distutils=True)
-    assert mismatches() == []
-
-
 MISMATCHES = {
     'both-families': (
         MAINTAINED | {'mmcv': '2.1.0'},
@@ -128,24 +118,6 @@ def test_a_mismatch_is_named_with_its_mend(install, name):
     install(versions, **{m: m != name for m in ('pkg_resources', 'distutils')})
     matching = [problem for problem in mismatches() if what in problem.what]
     assert [problem.remedy for problem in matching] == [remedy]
-
-
-@pytest.mark.parametrize(
-    'arch_list, capability, expected',
-    [
-        (['sm_80', 'sm_90'], (8, 0), True),
-        (['sm_80'], (8, 6), True),
-        (['sm_86'], (8, 0), False),
-        (['sm_80'], (9, 0), False),
-        (['sm_90a'], (9, 0), True),
-        (['sm_90', 'sm_100f'], (12, 0), False),
-        (['sm_75', 'compute_90'], (12, 0), True),
-        (['sm_75', 'compute_90a'], (12, 0), False),
-        ([], (9, 0), False),
-    ],
-)
-def test_architectures(arch_list, capability, expected):
-    assert environment.covers(arch_list, capability) is expected
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
-"""COCO, YOLO and VOC files: what is read, refused and noted.
+"""COCO, YOLO, VOC and LabelMe files: what is read, refused and noted.
 
 `mmattn.data.coco_json` also reads for training, whose tests are in `test_engine`.
 """
 
+import base64
+import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
@@ -91,6 +94,31 @@ def write_voc(
     for index in range(count):
         Path(f'xml/{index}.xml').write_text(text or whole)
     return ['voc', 'images', 'xml']
+
+
+def shape(kind: str, *points, **values) -> dict:
+    return dict(label='leaf', shape_type=kind, points=points) | values
+
+
+def png(*rows: str) -> str:
+    """Return a mask of 0 and 1 as a PNG file in base64."""
+    file = io.BytesIO()
+    pixels = np.array([[int(cell) for cell in row] for row in rows], bool)
+    Image.fromarray(pixels).save(file, 'PNG')
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def masked(*rows: str, **values) -> dict:
+    return shape('mask', [20.0, 10.0], [23.0, 11.0], mask=png(*rows)) | values
+
+
+def write_labelme(*shapes, **values) -> list[str]:
+    Path('json').mkdir()
+    for index in range(4):
+        content = dict(imagePath=f'..\\{index}.png', imageHeight=64, imageWidth=96)
+        content |= dict(shapes=shapes) | values
+        Path(f'json/{index}.json').write_text(json.dumps(content))
+    return ['labelme', 'images', 'json']
 
 
 def run(args: list[str]) -> list[dict]:
@@ -187,6 +215,25 @@ REFUSED = {  # what writes the annotations, and the error
         'cannot be read as XML: unknown encoding',
     ),
     'voc-other': (lambda: write_voc(text='<svg/>'), 'an <annotation>, got <svg>'),
+    'points': (write_labelme, shape('polygon', [1, 1], [2, 2]), 'needs 3 points'),
+    'label': (write_labelme, shape('polygon', label=None), 'with a "label"'),
+    'strings': (write_labelme, shape('polygon', *[['1', 1]] * 3), 'must be pairs'),
+    'labelme-no-shape': (write_labelme, 'x', 'json/0.json: shapes[0] must be'),
+    'far-circle': (
+        write_labelme,
+        shape('circle', [1e300, 1], [1, 1]),
+        '"segmentation"',
+    ),
+    'mask-text': (write_labelme, masked('1100', '0110', mask='a'), '"mask" must be a'),
+    'mask-none': (write_labelme, masked('1100', '0110', mask=None), '"mask" must be a'),
+    'mask-size': (write_labelme, masked('1100'), 'has the shape (1, 4), but its point'),
+    'mask-far': (
+        write_labelme,
+        masked('11', points=[[95, 1], [96, 1]]),
+        'are a box of (1, 2) in an image of (64, 96)',
+    ),
+    'labelme-size': (lambda: write_labelme(imageWidth=97), '64 x 97 pixels'),
+    'other-image': (lambda: write_labelme(imagePath='a.png'), '"imagePath" must be'),
 }
 
 
@@ -272,6 +319,19 @@ READ = {  # what writes annotations; box, area, outline of the first; what is sa
     ),
     'voc': (write_voc, [10, 5, 20, 21], 420, None, 'boxes'),
     'voc-no-size': (lambda: write_voc(size='0 0'), [10, 5, 20, 21], 420, None, 'boxes'),
+    'labelme-rectangle': (
+        *(write_labelme, shape('rectangle', [30, 25], [10, 5])),
+        *([10, 5, 20, 20], 400, None, "1 images without a file, such as '4.png' are l"),
+    ),
+    'labelme-group': (
+        *(write_labelme, shape('polygon', [10, 10], [30, 10], [30, 30], group_id=1)),
+        *(shape('rectangle', [50, 10], [60, 30], group_id=1), [10, 10, 50, 20], 410),
+        *([[10, 10, 30, 10, 30, 30], [50, 10, 60, 10, 60, 30, 50, 30]], 'masks'),
+    ),
+    'labelme-lines': (
+        *(write_labelme, shape('rectangle', [10, 5], [30, 25]), shape('line', [1, 1])),
+        *([10, 5, 20, 20], 400, None, '4 shapes of json are left out, as they have no'),
+    ),
 }
 
 
@@ -355,3 +415,23 @@ def test_bytes_are_read_under_a_name():
         UserError, match=r'^mine: annotation 1 .* has no outline in "seg'
     ):
         read_coco(json.dumps(coco()).encode(), 'mine', masks=True)
+
+
+def test_a_circle_is_a_polygon():
+    entry, *_ = run(write_labelme(shape('circle', [30, 30], [40, 30])))
+    assert entry['bbox'] == pytest.approx([20, 20, 20, 20])
+    assert entry['area'] == pytest.approx(np.pi * 100, rel=0.02)
+
+
+def test_masks_of_labelme():
+    """A mask and a polygon of one group are one object."""
+    square = shape('polygon', [20, 20], [30, 20], [30, 30], [20, 30], group_id=1)
+    args = write_labelme(
+        masked('1100', '0110', group_id=1), square, masked('1001', '0000')
+    )
+    first, second, *_ = run(args)
+    mask = np.zeros((64, 96), np.uint8)
+    mask[10, 20:22] = mask[11, 21:23] = mask[20:30, 20:30] = 1
+    np.testing.assert_array_equal(coco_mask.decode(first['segmentation']), mask)
+    assert (first['bbox'], first['area']) == ([20, 10, 10, 20], 104)
+    assert (second['bbox'], second['area']) == ([20, 10, 4, 1], 2)

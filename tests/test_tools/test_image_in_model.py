@@ -72,19 +72,6 @@ def test_a_pixel_is_followed_through_the_pipeline(tmp_path, name):
     assert place(y, x) == pytest.approx([float(m) for m in middles], abs=0.3)
 
 
-def test_a_pixel_that_is_cropped_away_is_named(image):
-    _, place = run_pipeline(*TRANSFORMS['crop'], image)
-    with pytest.raises(ValueError, match='query 30 2 is not in the middle 88x88'):
-        place(30, 2)
-
-
-@pytest.mark.parametrize('y, x', [(60, 0), (0, 90), (-1, 0), (0, -1)])
-def test_a_query_outside_the_image_is_named(image, y, x):
-    _, place = run_pipeline(*TRANSFORMS['resize'], image)
-    with pytest.raises(ValueError, match=f'query {y} {x} is outside the 60x90'):
-        place(y, x)
-
-
 @pytest.mark.parametrize(
     'transforms, message',
     [

@@ -5,50 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 
 from mmattn.cli import report
-
-
-@pytest.mark.parametrize(
-    'losses, metric, ticks, top',
-    [
-        ([2.0], 0.5, None, 0.525),
-        ([2.0, 1.99], 0.0, None, 0.105),
-        ([10.0, 1.0], 40.0, ['1', '2', '5', '10'], 42),
-    ],
-    ids=['one value', 'flat', 'long'],
-)
-def test_axes_begin_at_zero(losses, metric, ticks, top, tmp_path, monkeypatch):
-    records = [dict(step=i + 1, loss=loss) for i, loss in enumerate(losses)]
-    records.append({'step': len(losses), 'mIoU': metric, 'bbox_mAP_l': -1.0})
-    kept, save = [], Figure.savefig
-
-    def keep(figure, *args, **kwargs):
-        kept.append(figure)
-        save(figure, *args, **kwargs)
-
-    monkeypatch.setattr(Figure, 'savefig', keep)
-    report.draw_curves(records, ('mIoU', 'bbox_mAP_l'), tmp_path / 'curves.png')
-    (figure,) = kept
-    loss_axis, metric_axis = figure.axes
-    assert loss_axis.get_xlim()[0] == 0
-    assert metric_axis.get_ylim() == pytest.approx((0, top))
-    low, high = loss_axis.get_ylim()
-    if ticks:
-        seen = [x.get_text() for x in loss_axis.get_yticklabels()]
-        places = loss_axis.get_yticks()
-        assert ticks == [
-            text for x, text in zip(places, seen, strict=True) if low <= x <= high
-        ]
-    assert (low == 0 or ticks) and high > losses[0]
-    (line,) = loss_axis.lines
-    alone = len(losses) == 1
-    assert (line.get_marker() == 'o') == alone
-    texts = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert ['one value' in text for text in texts] == [alone, True]  # none of -1
-    legend = figure.legends[0].get_window_extent()
-    assert figure.bbox.x0 <= legend.x0 and legend.x1 <= figure.bbox.x1, 'it is cut'
 
 
 def test_absent_values_are_named():

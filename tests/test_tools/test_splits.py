@@ -5,13 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conversions import SIZE, run, save, write
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.data import convert
 from mmattn.errors import UserError
-
-SIZE = 64, 48  # width and height
 
 
 @pytest.fixture(autouse=True)
@@ -19,33 +17,9 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def save(*names: str):
-    """Write an image of its own for each name."""
-    for name in names:
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        seed = sum(map(ord, name))
-        pixels = np.random.default_rng(seed).integers(0, 256, (*SIZE[::-1], 3))
-        Image.fromarray(pixels.astype(np.uint8)).save(name)
-
-
-def write(text: str, *names: str):
-    for name in names:
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text(text)
-
-
-def run(*args: str):
-    convert.main(
-        ['--arch', 'ivit_nano', *args, '--out', 'data/set', '--no-estimate', '--force']
-    )
-
-
-def found() -> dict[str, list[str]]:
-    """Return the images of each split that was written."""
-    files = sorted(Path('data/set/annotations').glob('*.json'))
-    documents = {
-        f.stem.removeprefix('instances_'): json.loads(f.read_text()) for f in files
-    }
+def convert(*args: str) -> dict[str, list[str]]:
+    """Return the images of each split that is written."""
+    documents = run(*args)
     for name, document in documents.items():
         assert len(document['annotations']) == len(document['images'])
         assert all(
@@ -249,8 +223,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize('layout', LAYOUTS, ids=lambda layout: layout.__name__)
 def test_a_split_is_found_and_printed(layout, capsys):
-    run(*layout())
-    assert found() == LAYOUTS[layout]
+    assert convert(*layout()) == LAYOUTS[layout]
     printed = capsys.readouterr()
     counts = {name: len(images) for name, images in LAYOUTS[layout].items()}
     said = f'images: {counts["train"]} for train, {counts["val"]} for val (as it comes)'
@@ -264,18 +237,15 @@ def test_a_split_is_found_and_printed(layout, capsys):
 
 def test_a_split_can_be_said_otherwise():
     args = roboflow_coco()
-    run(*args, '--val', '0.67')
-    assert len(found()['train']) == 1 and found()['test'] == ['d.jpg']
-    run(*args, '--val-images', 'a*')
-    assert found() == dict(train=['b.jpg', 'c.jpg'], val=['a.jpg'], test=['d.jpg'])
-    run(*args, '--val', '0.25', '--test', '0.34')
-    assert {name: len(images) for name, images in found().items()} == dict(
-        train=2, val=1, test=1
-    )
+    found = convert(*args, '--val', '0.67')
+    assert len(found['train']) == 1 and found['test'] == ['d.jpg']
+    found = convert(*args, '--val-images', 'a*')
+    assert found == dict(train=['b.jpg', 'c.jpg'], val=['a.jpg'], test=['d.jpg'])
+    found = convert(*args, '--val', '0.25', '--test', '0.34')
+    assert [len(found[name]) for name in ('train', 'val', 'test')] == [2, 1, 1]
     save('other/e.jpg')
     write(coco_json('e'), 'other/_annotations.coco.json')
-    run(*args, '--test-folder', 'other')
-    assert found() == TWO | dict(test=['e.jpg'])
+    assert convert(*args, '--test-folder', 'other') == TWO | dict(test=['e.jpg'])
 
 
 def label_maps(kind: str) -> list[str]:
@@ -377,15 +347,14 @@ def test_hidden_files_are_no_data():
     args = roboflow_yolo()
     save('r/train/images/.ipynb_checkpoints/a.jpg', 'r/train/images/__MACOSX/a.jpg')
     write('?', 'r/train/labels/._a.txt')
-    run(*args)
-    assert found()['train'] == ['a.jpg', 'b.jpg']
+    assert convert(*args)['train'] == ['a.jpg', 'b.jpg']
 
 
 def test_a_validation_that_is_training_is_drawn(capsys):
     yolo('r', {'images/train': 'a b c d e'})
     write('train: images/train\nval: images/train\nnames: [t]', 'r/coco8.yaml')
-    run('yolo', 'r/coco8.yaml')
-    assert len(found()['val']) == 1 and len(found()['train']) == 4
+    found = convert('yolo', 'r/coco8.yaml')
+    assert len(found['val']) == 1 and len(found['train']) == 4
     assert 'val is train again' in capsys.readouterr().err
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conversions import run
 from mmdet.registry import DATASETS
 from mmdet.structures.mask import BitmapMasks, PolygonMasks
 from mmengine.config import Config
@@ -12,7 +13,7 @@ from mmengine.registry import init_default_scope
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from mmattn.data import convert, own_config
+from mmattn.data import own_config
 from mmattn.errors import UserError
 
 pytest.importorskip('sahi')
@@ -50,14 +51,6 @@ def coco(boxes: list[list[float]], outlines=()) -> list[str]:
     content = dict(images=images, annotations=annotations, categories=categories)
     Path('a.json').write_text(json.dumps(content))
     return ['coco', 'images', 'a.json', '--val-images', 'b*']
-
-
-def run(*args: str) -> dict[str, dict]:
-    convert.main(
-        ['--arch', 'ivit_nano', *args, '--out', 'data/set', '--no-estimate', '--force']
-    )
-    files = Path('data/set/annotations').glob('*.json')
-    return {f.stem.removeprefix('instances_'): json.loads(f.read_text()) for f in files}
 
 
 # Tiles of 100 begin at 0 and 80. The first box is whole in both, the second is cut at

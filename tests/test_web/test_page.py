@@ -114,6 +114,9 @@ def test_results_are_the_predictor_s(site, client, task):
             round(float(score), 3) for score in found.scores
         ]
         assert document == coco_document([found], ['nucleus'])
+        x1, y1, x2, y2 = found.boxes[0].tolist()
+        row = [x1, y1, x2 - x1, y2 - y1, int(found.masks[0].sum())]
+        assert table['value']['data'][0][2:] == pytest.approx(row, abs=0.1)
     else:
         np.testing.assert_array_equal(
             np.asarray(Image.open(labels['value'])), expected.labels

@@ -7,22 +7,13 @@ import pytest
 from PIL import Image
 
 from mmattn.web.page import _place
-from mmattn.web.photos import Photo, example_images, images_in, read_photo
+from mmattn.web.photos import Photo, example_images, images_in
 
 
 def write(path, height=4, width=6):
     pixels = np.arange(height * width * 3, dtype=np.uint8).reshape(height, width, 3)
     Image.fromarray(pixels).save(path)
     return pixels
-
-
-def test_pixels_are_limited(tmp_path):
-    pixels = write(tmp_path / 'a.png')
-    photo = read_photo(tmp_path / 'a.png', max_megapixels=24e-6)
-    assert photo.name == 'a.png'
-    np.testing.assert_array_equal(photo.pixels, pixels)
-    with pytest.raises(ValueError, match='6 x 4 pixels, .*--max-megapixels'):
-        read_photo(tmp_path / 'a.png', max_megapixels=23e-6)
 
 
 def test_places_in_pictures_that_are_shown_in_another_size():

@@ -122,12 +122,10 @@ def compare(name: str, args) -> list[dict]:
         return step
 
     rows = []
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    clock = 'cpu' if torch.get_num_threads() == 1 else 'wall'
     for phase, make in {'infer': infer, 'train': train}.items():
         calls = {kind: make(model) for kind, model in models.items()}
-        times = measure.interleave(
-            calls, rounds=args.rounds, seconds=args.seconds, clock=clock
-        )
+        times = measure.interleave(calls, args.rounds, args.seconds, clock)
         before, after = times['before'], times['after']
         rows.append(
             dict(

@@ -7,6 +7,8 @@
 tests' tolerance, from the definition in float64: up to 1 is right. `equal_runs` says
 whether three runs in deterministic mode, where every kernel of Triton promises it, are
 equal bit by bit. The exit status is 1 if a call is wrong or raises an error.
+--compile compares nothing: it compiles the kernels of Triton in all cores, and Triton
+keeps them on disk, where the comparisons find them.
 
 Each call is named before it runs. An error that the process does not survive, such as
 an illegal address, is that call's row, and a new process goes on after it if there is
@@ -15,25 +17,25 @@ an illegal address, is that call's row, and a new process goes on after it if th
 
 import argparse
 import importlib.util
-import inspect
+import multiprocessing
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import chain, cycle
 from typing import NamedTuple
+from unittest import mock
 
 import torch
 
 from mmattn.cli.terminal import run_main
 from mmattn.ops.common.operator import OPERATORS as FRAMES
 from mmattn.ops.common.operator import REFERENCE
+from mmattn.ops.triton import launch as triton_launch
 from tools.benchmark import measure
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls, small_calls
-from tools.benchmark.tolerances import (
-    deterministic,
-    error_in_tolerances,
-    run_with_grads,
-)
+from tools.benchmark.tolerances import deterministic, run_with_grads
 
 DTYPES = (torch.bfloat16, torch.float32, torch.float16)
 NOT_FOR_GPUS = (REFERENCE, 'torch', 'cpp')
@@ -75,18 +77,11 @@ def kernels(call: Call, device: str) -> list[str]:
 
 def compare(call: Call, backend: str, dtype: torch.dtype, device: str) -> dict:
     """Return the columns of one call."""
-    tensors = call.make_tensors(dtype=dtype, device=device)
-    out, grads = run_with_grads(call.run_on(REFERENCE), tensors, dtype=torch.float64)
-    with deterministic(call.deterministic):
-        actual, actual_grads = run_with_grads(call.run_on(backend), tensors)
-    errors = {'out': error_in_tolerances(out, actual)}
-    names = inspect.signature(call.function).parameters
-    for name, expected, x in zip(names, grads, actual_grads, strict=False):
-        if expected is not None:
-            errors[f'grad of {name}'] = error_in_tolerances(expected, x, dtype)
+    errors = call.errors_on(backend, dtype, device)
     worst = max(errors, key=errors.get)
     row = {'error': measure.rounded(errors[worst], 3), 'of': worst}
     if backend == 'triton':
+        tensors = call.make_tensors(dtype=dtype, device=device)
         row['equal_runs'] = runs_equal(call, tensors)
     row['passed'] = errors[worst] <= 1 and row.get('equal_runs', True)
     return row
@@ -156,6 +151,57 @@ def device_works() -> bool:
     return True
 
 
+@contextmanager
+def only_compiling(capability: int) -> Iterator[None]:
+    """Let launches compile their kernels, for a capability, and start none."""
+    from triton.runtime import JITFunction
+
+    launch = JITFunction.run
+    tiles = triton_launch.tile_capability(*divmod(capability, 10))
+
+    def run(kernel, *args, warmup, **kwargs):
+        return launch(kernel, *args, warmup=True, **kwargs)
+
+    with (
+        mock.patch.object(JITFunction, 'run', run),
+        mock.patch.object(triton_launch, 'capability', lambda x: tiles),
+    ):
+        yield
+
+
+def compile_call(operator: str, shape: str, dtype: torch.dtype, capability: int) -> str:
+    """Compile the kernels of a call, in and out of deterministic mode."""
+    from tools.gpu.report import operator_arguments
+
+    calls = small_calls(operator) + real_calls(operator)
+    call = next(call for call in calls if str(call) == shape)
+    frame, tensors, settings = operator_arguments(call, dtype)
+    kernels = frame.backends['triton']
+    for mode in {True, call.deterministic}:
+        with deterministic(mode), only_compiling(capability):
+            result = kernels.forward(*tensors, **settings)
+            out, *saved = (result,) if isinstance(result, torch.Tensor) else result
+            if frame.num_saved > len(saved):
+                saved = [out, *saved]
+            kernels.backward(out, *saved, *tensors, **settings)
+    return f'{operator}, {dtype}, {shape}'
+
+
+def compile_all(planned: Sequence[Comparison], capability: int) -> int:
+    """Compile for all comparisons, and print each as it is done."""
+    tasks = dict.fromkeys(
+        (x.call.operator, str(x.call), x.dtype, capability)
+        for x in planned
+        if x.backend == 'triton'
+    )
+    context = multiprocessing.get_context('spawn')  # CUDA does not survive a fork
+    with ProcessPoolExecutor(os.cpu_count(), context) as pool:
+        done = pool.map(compile_call, *zip(*tasks, strict=True))
+        for i, name in enumerate(done, 1):
+            measure.progress(f'compiled {i} of {len(tasks)}: {name}')
+    return 0
+
+
 def earlier_rows(args) -> list[dict]:
     """Return the rows of the processes before this one."""
     if not args.first:
@@ -172,12 +218,16 @@ def earlier_rows(args) -> list[dict]:
 def main(argv: list[str] | None = None) -> int:
     parser = measure.make_parser(__doc__, device='cuda')
     parser.add_argument('operators', nargs='*', metavar='OPERATOR', help='default: all')
+    parser.add_argument('--compile', action='store_true', help='compare nothing')
     parser.add_argument('--first', type=int, default=0, help=argparse.SUPPRESS)
     args = measure.parse(parser, argv)
     if unknown := set(args.operators) - set(OPERATORS):
         parser.error(f'OPERATOR must be of {OPERATORS}, got {sorted(unknown)}')
     operators = args.operators or OPERATORS
     planned = [*comparisons(operators, args.device, args.quick)]
+    if args.compile:
+        major, minor = torch.cuda.get_device_capability()
+        return compile_all(planned, 10 * major + minor)
     found = chain(earlier_rows(args), rows(planned, args.device, args.first))
     try:
         found = measure.report(found, args, title='Checks')

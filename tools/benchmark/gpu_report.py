@@ -32,6 +32,7 @@ import torch
 from mmattn.cli.terminal import run_main
 from tools.benchmark.measure import ROOT, read_csv
 from tools.benchmark.real_shapes import OPERATORS
+from tools.dev.markdown import markdown
 
 MAX_ROWS, MAX_OUTPUT = 400, 3000  # of a table and of a failure in report.md
 VERDICTS = {'right': 0, 'wrong': 1, 'undecided': 2}  # and the exit status
@@ -115,7 +116,7 @@ PARTS = {
         },
         '--quick',
     ),
-    'compile': Part(20, {'compile': 'tools.benchmark.compile_ahead'}),
+    'compile': Part(20, {'compile': 'tools.benchmark.check --compile'}),
     'correctness': Part(
         28,
         {f'{name}_check': f'tools.benchmark.check {name}' for name in OPERATORS},
@@ -242,13 +243,10 @@ def shown(row: dict) -> list[str]:
     return list(itertools.takewhile(lambda column: column != 'machine', row))
 
 
-def as_table(rows: list[dict]) -> Iterator[str]:
+def as_table(rows: list[dict]) -> str:
     columns = shown(rows[0])
-    yield f'| {" | ".join(columns)} |'
-    yield f'|{"|".join("---" for _ in columns)}|'
-    for row in rows:
-        cells = (str(row.get(column) or '') for column in columns)
-        yield f'| {" | ".join(cell.replace("|", "/") for cell in cells)} |'
+    cells = [[(row.get(c) or '').replace('|', '/') for c in columns] for row in rows]
+    return markdown([columns, *cells])
 
 
 def verdict_of(wrong: list, undecided: list, outcomes: list[Outcome]) -> str:
@@ -275,7 +273,7 @@ def report(outcomes: list[Outcome], args) -> tuple[str, list[str]]:
         path = args.out / f'{outcome.name}.csv'
         lines += ['', f'## {outcome.name}', '']
         if path.is_file():
-            lines += as_table(read_csv(path)[:MAX_ROWS])
+            lines.append(as_table(read_csv(path)[:MAX_ROWS]))
         if outcome.output and (outcome.failure or outcome.part in ('device', 'tiles')):
             lines += ['', '```', outcome.output.strip(), '```']
     (args.out / 'report.md').write_text('\n'.join(lines) + '\n')

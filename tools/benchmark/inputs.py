@@ -1,10 +1,14 @@
-"""Random inputs of operators for tests and benchmarks."""
+"""Random inputs and calls of operators for tests and benchmarks."""
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from mmattn import ops
 from mmattn.ops.common.precision import compute_dtype
 
 
@@ -172,3 +176,108 @@ def make_ms_deform_inputs(
     dtype = points_dtype or draw.wide_dtype
     others = points, weights, reference
     return [value, *(x if x is None else draw.to(x, dtype) for x in others)]
+
+
+LEVELS = ((7, 5), (4, 3), (1, 1))
+FORMS = {
+    'locations': dict(),
+    'offsets from points': dict(fused=True),
+    'offsets in boxes': dict(fused=True, boxes=True),
+}
+
+
+class Signature(NamedTuple):
+    """Describe how to call an operator.
+
+    Args:
+        attend: takes the tensors by position, settings and `backend`.
+        make: returns the tensors for sizes, a dtype, a device and a seed.
+        names: names of the tensors.
+        sizes: defaults of the sizes that are settings, too.
+        settings: defaults of the settings that are no sizes.
+    """
+
+    attend: Callable[..., Tensor]
+    make: Callable[..., list[Tensor | None]]
+    names: str
+    sizes: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+
+
+def _masked(q, k, v, bias, alpha, masked_heads=None, **settings):
+    bias, alpha = (None if x is None else x[:masked_heads] for x in (bias, alpha))
+    settings['masked_heads'] = masked_heads
+    return ops.masked_attention(q, k, v, bias=bias, alpha=alpha, **settings)
+
+
+def _deformable(q, k, v, positions, table, grid, **settings):
+    return ops.deformable_attention(q, k, v, grid, positions, table, **settings)
+
+
+def _ms_deform(value, points, weights, reference, shapes, backend=None):
+    if reference is None:
+        return ops.ms_deform_attn(value, shapes, points, weights, backend=backend)
+    return ops.fused_ms_deform_attn(
+        value, shapes, reference, points, weights, backend=backend
+    )
+
+
+SIGNATURES = {
+    'landmark_attention': Signature(
+        ops.landmark_attention,
+        make_landmark_inputs,
+        'q k v q_landmarks k_landmarks w1_q w2_q w1_k w2_k',
+    ),
+    'masked_attention': Signature(
+        _masked,
+        make_masked_inputs,
+        'q k v bias alpha',
+        dict(grid=(7, 5), kernel_size=3, num_special=1),
+        dict(mask_fill='zero', masked_heads=None),
+    ),
+    'structure_aware_attention': Signature(
+        ops.structure_aware_attention,
+        make_structure_aware_inputs,
+        'q k v w_a w_b bias',
+        dict(grid=(7, 5)),
+    ),
+    'deformable_attention': Signature(
+        _deformable,
+        make_deformable_inputs,
+        'q k v positions table',
+        dict(grid=(7, 5)),
+        dict(align_corners=True),
+    ),
+    'ms_deform_attn': Signature(
+        _ms_deform,
+        make_ms_deform_inputs,
+        'value points weights reference',
+        dict(shapes=LEVELS),
+    ),
+    'neighborhood_attention': Signature(
+        ops.neighborhood_attention,
+        make_neighborhood_inputs,
+        'q k v rpb',
+    ),
+}
+
+
+def names_of(name: str) -> list[str]:
+    """Return the names of an operator's tensors."""
+    return SIGNATURES[name].names.split()
+
+
+def split(name: str, **shape) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of a call, and the sizes of its tensors."""
+    signature = SIGNATURES[name]
+    settings = {key: shape.pop(key, x) for key, x in signature.settings.items()}
+    sizes = signature.sizes | shape
+    return settings | {key: sizes[key] for key in signature.sizes}, sizes
+
+
+def setup(name: str, backend: str | None = None, **shape):
+    """Return an operator as a function of its tensors, and the tensors."""
+    settings, sizes = split(name, **shape)
+    signature = SIGNATURES[name]
+    function = partial(signature.attend, backend=backend, **settings)
+    return function, signature.make(**sizes)

@@ -88,16 +88,16 @@ def in_turns(count: int, rounds: int) -> list[int]:
 
 def interleave(
     calls: Mapping[str, Callable[[], object]],
-    *,
     rounds: int,
     seconds: float,
-    clock: Callable[[], float] = timer,
+    clock: str = 'wall',
 ) -> dict[str, Timing]:
     """Time calls in turns, each for at least `seconds` in each of the rounds.
 
     Args:
-        clock: returns seconds, see `CLOCKS`.
+        clock: a key of `CLOCKS`.
     """
+    clock = CLOCKS[clock]
     timers = {
         name: Timer(
             'call()',

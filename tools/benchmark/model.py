@@ -184,9 +184,7 @@ def fastest_format(workload: Workload, which: str, args: argparse.Namespace) -> 
     for name in FORMATS:
         workload.prepare(which, name)
         calls = {name: workload.run(which)}
-        taken |= measure.interleave(
-            calls, rounds=1, seconds=args.seconds, clock=measure.CLOCKS[args.clock]
-        )
+        taken |= measure.interleave(calls, 1, args.seconds, args.clock)
     return min(taken, key=lambda name: taken[name].median)
 
 
@@ -209,12 +207,7 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
         calls = {name: workload.run(which) for name, workload in workloads.items()}
         calls[PRODUCT] = matrix_product(args)
         measure.progress(f'all in turns, {which}')
-        times = measure.interleave(
-            calls,
-            rounds=args.rounds,
-            seconds=args.seconds,
-            clock=measure.CLOCKS[args.clock],
-        )
+        times = measure.interleave(calls, args.rounds, args.seconds, args.clock)
         product = PRODUCT_SIDE**3 / times.pop(PRODUCT).median
         for name, workload in workloads.items():
             workload.model.zero_grad(set_to_none=True)

@@ -159,8 +159,7 @@ def on_device(
             columns[name] = {'note': f'no CUDA graph: {note}'}
         else:
             replays |= {(name, 'warm'): pair[0], (name, 'cold'): pair[1]}
-    rounds = dict(rounds=args.rounds, seconds=args.seconds)
-    times = measure.interleave(replays, **rounds)
+    times = measure.interleave(replays, args.rounds, args.seconds)
     for case in cases:
         if case.method in columns:
             continue
@@ -199,12 +198,7 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
             measure.progress(f'{args.operator}, {height} x {width}, {which}')
             notes = check(run, which, dtype)
             calls = {c.method: functools.partial(c.run, which) for c in run}
-            times = measure.interleave(
-                calls,
-                rounds=args.rounds,
-                seconds=args.seconds,
-                clock=measure.CLOCKS[args.clock],
-            )
+            times = measure.interleave(calls, args.rounds, args.seconds, args.clock)
             baseline, extra = times.get(operator.BASELINE), {}
             if rates is not None:
                 extra = on_device(operator, run, which, problem, args, rates)

@@ -3,54 +3,38 @@
     python -m tools.benchmark.plot docs/benchmarks/*.csv
 
 What `op.py` wrote becomes time and memory against the number of tokens, a line for each
-method; what `model.py` and `train_step.py` wrote becomes bars. Ratios follow from the
-drawn values.
+method; what `model.py` and `train_step.py` wrote becomes bars.
 """
 
 import argparse
 import io
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
-from mmattn.cli.terminal import run_main
-from mmattn.errors import UserError
-from tools.benchmark.measure import read_csv
-
-matplotlib.use('Agg')
-from matplotlib import pyplot as plt
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from PIL import Image
 
-# Inches, of which a phone shows 358 pixels: 10 points, matplotlib's default, have 9.
-WIDTH = 5.5
-MAX_LABEL = 24  # longer ones stand in one column
-MAX_NOTE = 60  # characters of a line
-# timm's PVT v2 is `timm://pvt_v2_b2`.
-OUR_NAMES = (*('mmattn_', 'ivit_', 'lisanet_', 'mait_', 'dat_', 'pvt_'),)
-OURS = '#b5312f'
-PEERS = '#6f7f8f'
-OUR_COLORS = ('#b5312f', '#e08214', '#7b3294', '#c51b7d', '#8c510a', '#f1a340')
-PEER_COLORS = ('#2166ac', '#1b7837', '#35978f', '#67a9cf', '#542788', '#4d4d4d')
+from mmattn.cli.terminal import run_main
+from mmattn.errors import UserError
+from mmattn.images.draw import label_log, styled
+from tools.benchmark.measure import read_csv
+
+WIDTH = 5.5  # inches, of which a phone shows 358 pixels
+MAX_LABEL, MAX_NOTE = 24, 75  # characters of a label in two columns, and of a line
+OURS, PEERS = 'C3', '0.5'
 MARKERS = 'osD^vPX*<>'
-# In the order in which they run.
-PHASES = {
-    'data_ms': '#c9c9c9',
-    'forward_ms': '#5b8db8',
-    'backward_ms': '#2f4b7c',
-    'optimizer_ms': '#d39b3a',
-}
+# timm's PVT v2 is `timm://pvt_v2_b2`.
+OUR_NAMES = 'mmattn_', 'ivit_', 'lisanet_', 'mait_', 'dat_', 'pvt_'
+PHASES = 'data_ms', 'forward_ms', 'backward_ms', 'optimizer_ms'
 NOTES = {
     'deformable_attention': 'scaled_dot_product_attention adds no position bias, '
     'unlike the other methods.'
 }
 
 
-def numbers(rows: list[dict], column: str) -> list[float]:
+def numbers(rows: Sequence[dict], column: str) -> list[float]:
     return [float(row[column]) for row in rows]
 
 
@@ -60,18 +44,9 @@ def is_ours(model: str) -> bool:
 
 
 def is_our_method(method: str, operator: str) -> bool:
-    """Tell our backends, definitions and layers from peers.
-
-    Names of backends and definitions begin like the operator's, names of layers with
-    `mmattn`.
-    """
+    """Tell our backends, definitions and layers from peers by their names."""
     name = method.split()[0]
     return name == 'mmattn' or name.startswith(operator) or operator.startswith(name)
-
-
-def text_of(value: float) -> str:
-    """Format a measured number with three digits, or as an integer above 1000."""
-    return f'{value:,.0f}' if abs(value) >= 999.5 else f'{value:.3g}'
 
 
 def size_of(row: dict) -> str:
@@ -80,7 +55,7 @@ def size_of(row: dict) -> str:
     return size if 'x' in size else f'{size} x {size}'
 
 
-def caption(rows: list[dict]) -> str:
+def caption(rows: Sequence[dict]) -> str:
     """Describe the machine and the versions that the numbers come from."""
     row = rows[0]
     count = row['threads']
@@ -90,81 +65,47 @@ def caption(rows: list[dict]) -> str:
     about += row['dtype'], f'batch {row["batch"]}', f'torch {row["torch"]}'
     about += f'commit {row["commit"]}', row['date']
     note = NOTES.get(row.get('operator'), '')
-    return '\n'.join(filter(None, (', '.join(filter(None, about)), note)))
+    lines = filter(None, (', '.join(filter(None, about)), note))
+    return '\n'.join(textwrap.fill(line, MAX_NOTE) for line in lines)
 
 
-def of_passes(rows: list[dict]) -> dict[str, list[dict]]:
+def of_passes(rows: Sequence[dict]) -> dict[str, list[dict]]:
     """Return the rows of each pass."""
     passes = dict.fromkeys(row['pass'] for row in rows)
     return {which: [row for row in rows if row['pass'] == which] for which in passes}
 
 
-def styles_of(methods: list[str], operator: str) -> dict[str, dict]:
-    """Return line styles: ours solid, peers dashed, and the first ones wide below.
-
-    A line that coincides with another stays visible, as a wide or as a narrow one.
-    """
-    styles, ours, peers = {}, iter(OUR_COLORS * 2), iter(PEER_COLORS * 2)
-    for i, method in enumerate(methods):
-        mine, last = is_our_method(method, operator), len(methods) - 1
-        styles[method] = dict(
-            color=next(ours if mine else peers),
-            linestyle='-' if mine else (2.5 * i, (4, 2)),
-            linewidth=1.2 + 2.8 * (last - i) / max(last, 1),
-            marker=MARKERS[i % len(MARKERS)],
-            markersize=4 + 4 * (last - i) / max(last, 1),
-            markeredgecolor='white',
-            markeredgewidth=0.5,
-            zorder=2 + i,
-        )
-    return styles
-
-
-def label_log(axis: Axis):
-    """Label powers of ten as plain numbers, of a short axis also 2 and 5 times them."""
-
-    def minor(value: float, _) -> str:
-        low, high = axis.get_view_interval()
-        return text_of(value) if high < 1e3 * low and f'{value:e}'[0] in '25' else ''
-
-    axis.set_major_formatter(lambda value, _: text_of(value))
-    axis.set_minor_formatter(minor)
-
-
-def draw_scaling(rows: list[dict]) -> Figure:
-    """Draw time and memory against the tokens."""
-    styles = styles_of(
-        list(dict.fromkeys(row['method'] for row in rows)), rows[0]['operator']
-    )
-    passes = of_passes(rows)
-    size = WIDTH, 6.5 + 0.2 * len(styles)
-    shared = dict(figsize=size, squeeze=False, sharex=True, sharey='row')
-    figure, axes = plt.subplots(2, len(passes), **shared)
-    for line, (column, label) in zip(
-        axes, (('ms', 'time (ms)'), ('peak_mib', 'peak memory (MiB)')), strict=True
-    ):
+def draw_scaling(rows: Sequence[dict]) -> Figure:
+    """Draw time and memory against the tokens: ours solid, peers dashed."""
+    methods = list(dict.fromkeys(row['method'] for row in rows))
+    operator, passes = rows[0]['operator'], of_passes(rows)
+    tokens = sorted({int(row['tokens']) for row in rows})
+    figure = Figure((WIDTH, 6 + 0.2 * len(methods)))
+    axes = figure.subplots(2, len(passes), squeeze=False, sharex=True, sharey='row')
+    columns = ('ms', 'time (ms)'), ('peak_mib', 'peak memory (MiB)')
+    for line, (column, label) in zip(axes, columns, strict=True):
         line[0].set_ylabel(label)
-        for axis, of_pass in zip(line, passes.values(), strict=True):
-            for method, style in styles.items():
-                found = [r for r in of_pass if r['method'] == method and r[column]]
-                x, y = numbers(found, 'tokens'), numbers(found, column)
-                axis.plot(x, y, label=method, **style)
+        for axis, found in zip(line, passes.values(), strict=True):
+            for i, method in enumerate(methods):
+                some = [r for r in found if r['method'] == method and r[column]]
+                x, y = numbers(some, 'tokens'), numbers(some, column)
+                look = '-' if is_our_method(method, operator) else '--'
+                marker = MARKERS[i % len(MARKERS)]
+                axis.plot(x, y, look, c=f'C{i}', marker=marker, ms=4, label=method)
             axis.set(xscale='log', yscale='log')
-            axis.grid(which='major', alpha=0.3)
-            label_log(axis.yaxis)
+            axis.grid(alpha=0.3)
+        label_log(line[0].yaxis)
     for axis, which in zip(axes[0], passes, strict=True):
         axis.set_title(which)
-    tokens = sorted({int(row['tokens']) for row in rows})
     for axis in axes[-1]:
         axis.set_xlabel('tokens')
         axis.set_xticks(tokens, [f'{n:,}' for n in tokens], rotation=30)
         axis.minorticks_off()
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    looks = {'solid: mmattn': '-', 'dashed: peers': (0, (4, 2))}
-    handles += [Line2D([], [], color='0.2', linestyle=look) for look in looks.values()]
     ncols = 2 if max(map(len, labels)) < MAX_LABEL else 1
-    place = dict(loc='outside upper center', ncols=ncols, handlelength=4)
-    figure.legend(handles, [*labels, *looks], **place)
+    title = 'solid: mmattn, dashed: peers'
+    place = dict(loc='outside upper center', ncols=ncols, handlelength=4, title=title)
+    figure.legend(handles, labels, **place)
     return figure
 
 
@@ -173,48 +114,46 @@ def with_ratio(value: float, baseline: float | None, text: str) -> str:
     return text if baseline is None else f'{text}  ({value / baseline:.2f}x)'
 
 
-def draw_throughput(rows: list[dict]) -> Figure:
+def draw_throughput(rows: Sequence[dict]) -> Figure:
     """Draw images per second of each model and pass."""
     passes = of_passes(rows)
-    height = 1 + (1 + 0.3 * len({row['model'] for row in rows})) * len(passes)
-    figure, axes = plt.subplots(len(passes), figsize=(WIDTH, height), squeeze=False)
-    for axis, (which, found) in zip(axes[:, 0], passes.items(), strict=True):
+    height = 1 + (0.8 + 0.25 * len({row['model'] for row in rows})) * len(passes)
+    figure = Figure((WIDTH, height))
+    axes = figure.subplots(len(passes), squeeze=False)[:, 0]
+    for axis, (which, found) in zip(axes, passes.items(), strict=True):
         names, speeds = [r['model'] for r in found], numbers(found, 'images_per_s')
         colors = [OURS if is_ours(name) else PEERS for name in names]
-        bars = axis.barh(names, speeds, color=colors)
         baseline = dict(zip(names, speeds, strict=True)).get(found[0]['baseline'])
-        labels = [with_ratio(speed, baseline, text_of(speed)) for speed in speeds]
-        axis.bar_label(bars, labels, padding=3)
-        axis.margins(x=0.6)
+        labels = [with_ratio(speed, baseline, f'{speed:.3g}') for speed in speeds]
+        axis.bar_label(axis.barh(names, speeds, color=colors), labels, padding=3)
+        axis.margins(x=0.4)
         axis.invert_yaxis()
-        axis.set_title(f'{which}, {size_of(found[0])}')
-        axis.set_xlabel('images a second')
+        axis.set(title=f'{which}, {size_of(found[0])}', xlabel='images a second')
     owners = [Patch(color=OURS, label='mmattn'), Patch(color=PEERS, label='peers')]
     figure.legend(handles=owners, loc='outside upper center', ncols=2)
     return figure
 
 
-def draw_phases(rows: list[dict]) -> Figure:
+def draw_phases(rows: Sequence[dict]) -> Figure:
     """Draw the phases of a training step as a stacked bar."""
-    figure, axis = plt.subplots(figsize=(WIDTH, 2 + 0.55 * len(rows)))
+    figure = Figure((WIDTH, 1.5 + 0.5 * len(rows)))
+    axis = figure.subplots()
     names, start = [row['config'] for row in rows], [0.0] * len(rows)
-    for column, color in PHASES.items():
+    for column in PHASES:
         width = numbers(rows, column)
-        label = column.removesuffix('_ms')
-        bars = axis.barh(names, width, 0.45, start, color=color, label=label)
+        bars = axis.barh(names, width, 0.5, start, label=column.removesuffix('_ms'))
         start = [a + b for a, b in zip(start, width, strict=True)]
     baseline = dict(zip(names, start, strict=True)).get(rows[0]['baseline'])
     labels = [
-        with_ratio(1 / step, baseline and 1 / baseline, f'{text_of(step)} ms')
+        with_ratio(1 / step, baseline and 1 / baseline, f'{step:,.0f} ms')
         for step in start
     ]
     axis.bar_label(bars, labels, padding=3)
-    for i, name in enumerate(names):
-        axis.text(0, i - 0.25, name, va='bottom')
-    axis.set_yticks([])
+    axis.set_yticks(
+        names, [textwrap.fill(name.replace('_', ' '), 22) for name in names]
+    )
     axis.margins(x=0.45)
-    axis.set_ylim(len(names) - 0.6, -0.75)
-    axis.xaxis.set_major_formatter('{x:,.0f}')
+    axis.invert_yaxis()
     axis.set_xlabel(f'milliseconds of a training step, {size_of(rows[0])}')
     figure.legend(loc='outside upper center', ncols=len(PHASES), columnspacing=1)
     return figure
@@ -228,36 +167,26 @@ KINDS = {
 }
 
 
-def read(path: Path) -> list[dict]:
-    rows = read_csv(path)
-    if not rows or not KINDS.keys() & rows[0].keys():
-        raise UserError(f'{path} is not the csv of a benchmark: no {list(KINDS)}')
-    return rows
-
-
-def save(figure: Figure, note: str, path: Path) -> Path:
-    figure.set_layout_engine('constrained')
-    lines = '\n'.join(textwrap.fill(line, MAX_NOTE) for line in note.splitlines())
-    figure.supxlabel(lines, fontsize='medium', color='0.4')
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=120)
-    plt.close(figure)
-    # A palette takes a third of the bytes. Lines and text look the same.
-    picture = Image.open(drawn).convert('RGB')
-    picture = picture.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    picture.save(path, optimize=True)
-    return path
-
-
+@styled
 def draw(path: Path) -> Path:
     """Draw a csv file, and return the path of the png.
 
     Raises:
         ValueError: the file has no rows, or none of the benchmarks wrote it.
     """
-    rows = read(path)
-    draw_rows = next(kind for column, kind in KINDS.items() if column in rows[0])
-    return save(draw_rows(rows), caption(rows), path.with_suffix('.png'))
+    rows = read_csv(path)
+    kind = next((column for column in KINDS if rows and column in rows[0]), None)
+    if kind is None:
+        raise UserError(f'{path} is not the csv of a benchmark: no {list(KINDS)}')
+    figure = KINDS[kind](rows)
+    figure.supxlabel(caption(rows), color='0.4')
+    drawn = io.BytesIO()
+    figure.savefig(drawn)
+    # A palette takes a third of the bytes. Lines and text look the same.
+    picture = Image.open(drawn).convert('RGB')
+    picture = picture.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    picture.save(path.with_suffix('.png'), optimize=True)
+    return path.with_suffix('.png')
 
 
 def main(argv: list[str] | None = None) -> int:

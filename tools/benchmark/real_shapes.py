@@ -6,33 +6,19 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mmattn.errors import UserError
-from mmattn.ops import (
-    deformable_attention,
-    fused_ms_deform_attn,
-    landmark_attention,
-    masked_attention,
-    ms_deform_attn,
-    neighborhood_attention,
-    structure_aware_attention,
-)
-from tools.benchmark.inputs import (
-    make_deformable_inputs,
-    make_landmark_inputs,
-    make_masked_inputs,
-    make_ms_deform_inputs,
-    make_neighborhood_inputs,
-    make_structure_aware_inputs,
+from mmattn.ops.common.operator import REFERENCE
+from tools.benchmark.inputs import FORMS, SIGNATURES, names_of, split
+from tools.benchmark.tolerances import (
+    deterministic,
+    error_in_tolerances,
+    run_with_grads,
 )
 
 PYRAMID = ((100, 167), (50, 84), (25, 42), (13, 21))  # of an image of 800 x 1333
-FORMS = {
-    'locations': dict(),
-    'offsets from points': dict(fused=True),
-    'offsets in boxes': dict(fused=True, boxes=True),
-}
 
 
 @dataclass(frozen=True)
@@ -41,15 +27,13 @@ class Call:
 
     Args:
         operator: name of the operator that runs, as in `torch.ops.mmattn`.
-        function: takes the tensors by position, and `backend`.
-        make_tensors: returns the tensors; takes `dtype`, `device` and `seed`.
-        shape: sizes, for the name.
+        arguments: sizes and settings, as `tools.benchmark.inputs.setup` takes them.
+        shape: those that are in the name of the call.
         deterministic: whether to run with `torch.use_deterministic_algorithms`.
     """
 
     operator: str
-    function: Callable[..., Tensor]
-    make_tensors: Callable[..., list[Tensor | None]]
+    arguments: dict[str, Any]
     shape: dict[str, Any]
     deterministic: bool = False
 
@@ -58,64 +42,66 @@ class Call:
         return f'{shape}, deterministic' if self.deterministic else shape
 
     def run_on(self, backend: str | None) -> Callable[..., Tensor]:
-        """Return the function with another default of `backend`."""
-        return partial(self.function, backend=backend)
+        """Return a function of the tensors that runs on a backend."""
+        settings, _ = split(self.operator, **self.arguments)
+        return partial(SIGNATURES[self.operator].attend, backend=backend, **settings)
+
+    def make_tensors(self, **options) -> list[Tensor | None]:
+        """Return the tensors; `options` are dtype, device, seed, and other sizes."""
+        _, sizes = split(self.operator, **self.arguments)
+        return SIGNATURES[self.operator].make(**sizes | options)
+
+    def errors_on(
+        self, backend: str, dtype: torch.dtype, device: str = 'cpu'
+    ) -> dict[str, float]:
+        """Return the errors of a backend's output and gradients.
+
+        They are errors from the definition in float64, in units of the tolerance.
+        """
+        tensors = self.make_tensors(dtype=dtype, device=device)
+        on_definition = self.run_on(REFERENCE)
+        out, grads = run_with_grads(on_definition, tensors, dtype=torch.float64)
+        with deterministic(self.deterministic):
+            actual, actual_grads = run_with_grads(self.run_on(backend), tensors)
+        errors = {'out': error_in_tolerances(out, actual)}
+        for name, expected, x in zip(
+            names_of(self.operator), grads, actual_grads, strict=True
+        ):
+            if expected is not None:
+                errors[f'grad of {name}'] = error_in_tolerances(expected, x, dtype)
+        return errors
 
 
 def _landmark(**shape) -> Call:
-    make = partial(make_landmark_inputs, **shape)
-    return Call('landmark_attention', landmark_attention, make, shape)
+    return Call('landmark_attention', shape, shape)
 
 
 def _masked(mask: str, *, grid, num_special, kernel_size=3, **shape) -> Call:
     """Return a call with the mask 'soft', 'zero' or 'neg_inf'."""
-    soft = mask == 'soft'
-    settings = dict(grid=grid, kernel_size=kernel_size, num_special=num_special)
-
-    def function(q, k, v, bias, alpha, backend=None):
-        return masked_attention(
-            q, k, v, bias=bias, alpha=alpha, backend=backend,
-            mask_fill='zero' if soft else mask, **settings,
-        )  # fmt: skip
-
-    shape = settings | shape
-    make = partial(make_masked_inputs, **shape, alpha=soft, bias=not soft)
-    return Call('masked_attention', function, make, shape | dict(mask=mask))
+    shape = dict(grid=grid, kernel_size=kernel_size, num_special=num_special) | shape
+    settings = dict(mask_fill=mask, bias=True)
+    if mask == 'soft':
+        settings = dict(mask_fill='zero', alpha=True)
+    return Call('masked_attention', shape | settings, shape | dict(mask=mask))
 
 
 def _structure_aware(**shape) -> Call:
-    make = partial(make_structure_aware_inputs, **shape)
-    return Call('structure_aware_attention', structure_aware_attention, make, shape)
+    return Call('structure_aware_attention', shape, shape)
 
 
-def _ms_deform(form: str, deterministic: bool, *, shapes, **shape) -> Call:
-    def function(value, points, weights, reference, backend=None):
-        if reference is None:
-            return ms_deform_attn(value, shapes, points, weights, backend=backend)
-        return fused_ms_deform_attn(
-            value, shapes, reference, points, weights, backend=backend
-        )
-
-    make = partial(make_ms_deform_inputs, shapes=shapes, **shape, **FORMS[form])
+def _ms_deform(form: str, in_order: bool, *, shapes, **shape) -> Call:
     named = dict(levels=len(shapes)) | shape | dict(form=form)
-    return Call('ms_deform_attn', function, make, named, deterministic)
+    arguments = dict(shapes=shapes) | shape | FORMS[form]
+    return Call('ms_deform_attn', arguments, named, in_order)
 
 
 def _deformable(align_corners: bool, **shape) -> Call:
-    def function(q, k, v, positions, table, backend=None):
-        return deformable_attention(
-            q, k, v, shape['grid'], positions, table,
-            align_corners=align_corners, backend=backend,
-        )  # fmt: skip
-
-    make = partial(make_deformable_inputs, **shape)
-    named = shape | dict(align_corners=align_corners)
-    return Call('deformable_attention', function, make, named)
+    shape |= dict(align_corners=align_corners)
+    return Call('deformable_attention', shape, shape)
 
 
 def _neighborhood(**shape) -> Call:
-    make = partial(make_neighborhood_inputs, **shape)
-    return Call('neighborhood_attention', neighborhood_attention, make, shape)
+    return Call('neighborhood_attention', shape, shape)
 
 
 def _real_landmark() -> list[Call]:

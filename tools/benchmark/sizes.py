@@ -2,7 +2,6 @@
 
     python -m tools.datasets.toy coco --out data/coco --full-size
     python -m tools.benchmark.sizes check start resume evaluation labels
-    python -m tools.benchmark.sizes --list
 
 Each row runs in a process of its own. The time is the CPU's, of the process and of
 those that it started, which other programs disturb less. The memory is the peak of the
@@ -36,8 +35,8 @@ COCO = ROOT / 'configs/mask_rcnn/ivit_t_3x_coco.py'
 CLASSIFIER = ROOT / 'configs/cifar100/vit_t2_imhsa_300e_cifar100.py'
 VAL = 'data/coco/annotations/instances_val2017.json'
 BATCH = 50_000  # to resume at
-SMALL, FRAMES, LABELS, CLASSES = 2_000, 2_000, 50_000, 1_000
-SIDE = 32  # of small images and frames
+SMALL, LABELS, CLASSES = 2_000, 50_000, 1_000
+SIDE = 32  # of small images
 PER_IMAGE = 100  # detections
 
 
@@ -171,34 +170,7 @@ def labels(_) -> str:
     return f'{int(metric.confusion.sum()):,} labels counted'
 
 
-def labels_of_two(folder: Path) -> str:
-    """Count 25,000 labels on each of two gloo ranks."""
-    import torch
-
-    torch.multiprocessing.spawn(_count_labels, (str(folder / 'store'),), 2)
-    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
-    return f'{most} MiB at most in a rank, with its imports'
-
-
-def _count_labels(rank: int, store: str):
-    import torch
-
-    from mmattn.evaluation import LabelConfusion
-
-    torch.distributed.init_process_group(
-        'gloo', f'file://{store}', rank=rank, world_size=2
-    )
-    metric = LabelConfusion()
-    metric.dataset_meta = dict(classes=[*map(str, range(CLASSES))])
-    for sample in label_samples(LABELS // 2):
-        metric.process({}, [sample])
-    metric.evaluate(LABELS)
-    if rank == 0:
-        assert metric.confusion.sum() == LABELS
-    torch.distributed.destroy_process_group()
-
-
-def tiles(_, masks: bool = False, sides: tuple[int, int] = (5_000, 20_000)) -> str:
+def tiles(_) -> str:
     """Merge 100 boxes of each tile of an image of 5,000 x 20,000 pixels."""
     from mmattn.apis.tiles import predict_tiles
     from mmattn.results import Detections
@@ -210,76 +182,40 @@ def tiles(_, masks: bool = False, sides: tuple[int, int] = (5_000, 20_000)) -> s
         for image in images:
             corner = rng.uniform(0, np.array(image.shape[1::-1]) - 24, (PER_IMAGE, 2))
             boxes = np.concatenate([corner, corner + rng.uniform(8, 24)], 1)
-            shapes = None
-            if masks:
-                shapes = np.zeros((PER_IMAGE, *image.shape[:2]), bool)
-                for shape, (x1, y1, x2, y2) in zip(
-                    shapes, boxes.astype(int), strict=True
-                ):
-                    shape[y1:y2, x1:x2] = True
             scores = np.sort(rng.random(PER_IMAGE).astype(np.float32))[::-1]
             labels = np.zeros(PER_IMAGE, int)
             names = ['cell'] * PER_IMAGE
             boxes = boxes.astype(np.float32)
             size = image.shape[:2]
-            found.append(Detections(boxes, scores, labels, names, shapes, size=size))
+            found.append(Detections(boxes, scores, labels, names, size=size))
         return found
 
-    image = np.zeros((*sides, 3), np.uint8)
+    image = np.zeros((5_000, 20_000, 3), np.uint8)
     return f'{len(predict_tiles(model, image, 512)):,} objects'
 
 
-def tiles_with_masks(folder: Path) -> str:
-    """Merge 100 masks of each tile of an image of 8,000 x 8,000 pixels."""
-    return tiles(folder, True, (8_000, 8_000))
-
-
-def predicted(images: list, folder: Path) -> str:
-    from mmattn.apis import Predictor
-    from mmattn.apis.writing import write_predictions
-
-    predictor = Predictor(CLASSIFIER, 'random', 'cpu')
-    written = write_predictions(predictor, images, folder / 'out', batch_size=8)
-    return written.partition(':')[0]
-
-
-def small_images(folder: Path) -> str:
+def images(folder: Path) -> str:
     """Predict and draw 2,000 images of 32 x 32 pixels."""
     from PIL import Image
+
+    from mmattn.apis import Predictor
+    from mmattn.apis.writing import write_predictions
 
     (folder / 'images').mkdir()
     pixels = np.random.default_rng(0).integers(0, 255, (SIDE, SIDE, 3), np.uint8)
     for i in range(SMALL):
         Image.fromarray(pixels).save(folder / f'images/{i:04d}.png')
-    return predicted([folder / 'images'], folder)
-
-
-def video(folder: Path) -> str:
-    """Predict and draw a video of 2,000 frames of 32 x 32 pixels."""
-    import cv2
-
-    codec = cv2.VideoWriter_fourcc(*'MJPG')
-    writer = cv2.VideoWriter(str(folder / 'video.avi'), codec, 25, (SIDE, SIDE))
-    for i in range(FRAMES):
-        writer.write(np.full((SIDE, SIDE, 3), i % 256, np.uint8))
-    writer.release()
-    return predicted([folder / 'video.avi'], folder)
+    predictor = Predictor(CLASSIFIER, 'random', 'cpu')
+    given = [folder / 'images']
+    written = write_predictions(predictor, given, folder / 'out', batch_size=8)
+    return written.partition(':')[0]
 
 
 ROWS: dict[str, Callable[[Path], str]] = {
     each.__name__: each
     for each in (
-        check,
-        start,
-        resume,
-        evaluation,
-        evaluation_of_mmdet,
-        labels,
-        labels_of_two,
-        tiles,
-        tiles_with_masks,
-        small_images,
-        video,
+        *(check, start, resume, evaluation, evaluation_of_mmdet),
+        *(labels, tiles, images),
     )
 }
 
@@ -314,13 +250,13 @@ def measure(name: str) -> dict:
     )
 
 
-def measure_apart(name: str, at: Path) -> dict:
-    """Run a row in a process of its own, in the folder with `data/`."""
+def measure_apart(name: str) -> dict:
+    """Run a row in a process of its own."""
     command = [sys.executable, '-m', 'tools.benchmark.sizes', '--row', name]
     path = os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')])
     environment = os.environ | dict(PYTHONPATH=path, OMP_NUM_THREADS='1')
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=at, env=environment
+        command, capture_output=True, text=True, cwd=ROOT, env=environment
     )
     if done.returncode:
         raise RuntimeError(f'{name}: {done.stdout[-1000:]}{done.stderr[-3000:]}')
@@ -344,28 +280,22 @@ def main(argv: list[str] | None = None):
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('rows', nargs='*', help='rows to measure again, default: none')
-    parser.add_argument('--list', action='store_true', help='print the rows')
-    parser.add_argument('--at', type=Path, default=ROOT, help='folder with data/')
-    parser.add_argument('--docs', type=Path, default=DOCS, help='default: docs/')
+    parser.add_argument('rows', nargs='*', metavar='ROW', help=f'of {", ".join(ROWS)}')
     parser.add_argument('--row', help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if unknown := [name for name in args.rows if name not in ROWS]:
         parser.error(f'rows must be of {list(ROWS)}, got {unknown}')
-    if args.list:
-        print('\n'.join(f'{n}: {(f.__doc__ or "").strip()}' for n, f in ROWS.items()))
-        return
     if args.row:
         print(json.dumps(measure(args.row)))
         return
-    path = args.docs / 'sizes.csv'
+    path = DOCS / 'sizes.csv'
     found = read_csv(path) if path.is_file() else []
     rows = {row['row']: row for row in found}
     for name in args.rows:
-        rows[name] = measure_apart(name, args.at)
+        rows[name] = measure_apart(name)
         print(rows[name], flush=True)
         write_csv(path, [rows[key] for key in ROWS if key in rows], {})
-    replace_between(args.docs / 'sizes.md', *MARKS, table(read_csv(path)))
+    replace_between(DOCS / 'sizes.md', *MARKS, table(read_csv(path)))
 
 
 if __name__ == '__main__':

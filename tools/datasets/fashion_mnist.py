@@ -12,7 +12,6 @@ Machine Learning Algorithms", https://arxiv.org/abs/1708.07747
 """
 
 import gzip
-import json
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy as np
 from mmattn.cli.terminal import run_main
 from mmattn.errors import UserError
 
-from .package_data import DebianPackage, build_from, make_parser, read_deb
+from .package_data import DebianPackage, main_of, read_deb
 
 PACKAGE = DebianPackage(
     name='dataset-fashion-mnist',
@@ -77,43 +76,23 @@ def load_split(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     return images, labels
 
 
-def baseline(folder: Path, trained: int = TRAINED, ridge: float = 1e-3) -> float:
-    """Fit a linear classifier by least squares and return its accuracy in percent.
-
-    Args:
-        folder: the data set.
-        trained: number of training images.
-        ridge: penalty of the squared weights, for each image.
-    """
+def baseline(folder: Path) -> dict[str, float]:
+    """Fit a linear classifier by least squares and return its accuracy in percent."""
 
     def features(images: np.ndarray) -> np.ndarray:
         pixels = images.reshape(len(images), -1) / 255
         return np.concatenate([pixels, np.ones((len(images), 1))], axis=1)
 
-    images, labels = (part[:trained] for part in load_split(folder, 'train'))
+    images, labels = (part[:TRAINED] for part in load_split(folder, 'train'))
     x, y = features(images), np.eye(NUM_CLASSES)[labels]
-    penalty = ridge * len(x) * np.eye(x.shape[1])
+    penalty = 1e-3 * len(x) * np.eye(x.shape[1])
     weights = np.linalg.solve(x.T @ x + penalty, x.T @ y)
     images, labels = load_split(folder, 'test')
-    return 100 * float(np.mean((features(images) @ weights).argmax(1) == labels))
+    accuracy = np.mean((features(images) @ weights).argmax(1) == labels)
+    return {'accuracy/top1': 100 * float(accuracy)}
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = make_parser(__doc__, 'data/fashion_mnist')
-    parser.add_argument(
-        '--baseline',
-        type=Path,
-        metavar='JSON',
-        help='then test a linear classifier of the pixels and write its accuracy',
-    )
-    args = parser.parse_args(argv)
-    build_from((PACKAGE,), convert, args, {})
-    if args.baseline is not None:
-        metrics = {'accuracy/top1': round(baseline(args.out), 2)}
-        print(f'linear classifier: accuracy/top1 {metrics["accuracy/top1"]}')
-        command = f'tools/datasets/fashion_mnist.py --baseline {args.baseline}'
-        summary = json.dumps({'config': command, 'metrics': metrics}, indent=2)
-        args.baseline.write_text(summary + '\n')
+main = main_of(__doc__, 'fashion_mnist', (PACKAGE,), convert, baseline)
 
 
 if __name__ == '__main__':

@@ -14,6 +14,7 @@ surroundings: what a network has to beat.
 
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -23,8 +24,8 @@ from tqdm import tqdm
 from mmattn.cli.terminal import run_main
 from tools.datasets import fashion_mnist
 
-from .package_data import build_from, make_parser, write_image
-from .pixel_forest import baseline, report
+from .package_data import main_of, write_image
+from .pixel_forest import baseline
 
 SIZE = 128
 SPLITS = {'training': ('train', 4000), 'validation': ('test', 200)}
@@ -146,20 +147,13 @@ def convert(packages: list[Path], folder: Path) -> dict:
     return {split: count for split, (_, count) in SPLITS.items()}
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = make_parser(__doc__, 'data/fashion_scenes')
-    parser.add_argument(
-        '--baseline',
-        action='store_true',
-        help='then fit a random forest on single pixels, print its scores and write '
-        'them to baseline.json',
-    )
-    args = parser.parse_args(argv)
-    build_from((fashion_mnist.PACKAGE,), convert, args, {})
-    if args.baseline:
-        result = baseline(args.out, len(CLASSES), pixels=15)
-        command = 'tools/datasets/fashion_scenes.py --baseline'
-        report(result, CLASSES, command, args.out / 'baseline.json')
+main = main_of(
+    __doc__,
+    'fashion_scenes',
+    (fashion_mnist.PACKAGE,),
+    convert,
+    partial(baseline, classes=len(CLASSES), pixels=15),
+)
 
 
 if __name__ == '__main__':

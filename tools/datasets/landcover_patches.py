@@ -13,7 +13,6 @@ Cite: Friedl and Sulla-Menashe, MCD12C1 v006 (2015),
 https://doi.org/10.5067/MODIS/MCD12C1.006
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +33,8 @@ from .landcover import (
     read_maps,
     tiles,
 )
-from .package_data import build_from, make_parser, write_image
+from .package_data import main_of, write_image
+from .pixel_forest import fitted
 
 PATCH, STRIDE = 32, 16
 MIN_COVER = 0.7
@@ -112,35 +112,15 @@ def load_split(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     return np.float32(features)[..., 0], np.int32(labels)
 
 
-def baseline(folder: Path, *, trees: int = 200, depth: int = 20) -> float:
-    """Fit a random forest with a fixed seed, and return its accuracy in percent."""
-    cv2.setRNGSeed(0)
-    forest = cv2.ml.RTrees.create()
-    forest.setMaxDepth(depth)
-    forest.setMinSampleCount(2)
-    forest.setTermCriteria((cv2.TERM_CRITERIA_MAX_ITER, trees, 0))
-    features, labels = load_split(folder, 'train')
-    forest.train(features, cv2.ml.ROW_SAMPLE, labels)
+def baseline(folder: Path) -> dict[str, float]:
+    """Fit a random forest, and return its accuracy in percent."""
+    forest = fitted(*load_split(folder, 'train'), trees=200, least=2)
     features, labels = load_split(folder, 'val')
-    return 100 * float(np.mean(forest.predict(features)[1][:, 0] == labels))
+    accuracy = np.mean(forest.predict(features)[1][:, 0] == labels)
+    return {'accuracy/top1': 100 * float(accuracy)}
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = make_parser(__doc__, 'data/landcover_patches')
-    parser.add_argument(
-        '--baseline',
-        action='store_true',
-        help='then fit a random forest on mean colors, print its accuracy and write '
-        'it to baseline.json',
-    )
-    args = parser.parse_args(argv)
-    build_from((BASEMAP, MCD12C1), convert, args, {})
-    if args.baseline:
-        metrics = {'accuracy/top1': round(baseline(args.out), 2)}
-        print(f'random forest: accuracy/top1 {metrics["accuracy/top1"]}')
-        command = 'tools/datasets/landcover_patches.py --baseline'
-        summary = json.dumps({'config': command, 'metrics': metrics}, indent=2)
-        (args.out / 'baseline.json').write_text(summary + '\n')
+main = main_of(__doc__, 'landcover_patches', (BASEMAP, MCD12C1), convert, baseline)
 
 
 if __name__ == '__main__':

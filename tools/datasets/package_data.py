@@ -7,6 +7,7 @@ never installs or imports it: the files are read out of the archive by path.
 
 import argparse
 import io
+import json
 import os
 import subprocess
 import sys
@@ -199,3 +200,35 @@ def make_parser(description: str, out: str) -> argparse.ArgumentParser:
     )
     parser.add_argument('--force', action='store_true', help='rebuild the data set')
     return parser
+
+
+def main_of(
+    description: str,
+    name: str,
+    packages: Sequence[Package],
+    convert: Callable[[list[Path], Path], dict],
+    baseline: Callable[[Path], dict[str, float]],
+) -> Callable[[list[str] | None], None]:
+    """Return the `main` of a tool that writes `data/NAME`, and tests a baseline."""
+
+    def main(argv: list[str] | None = None) -> None:
+        parser = make_parser(description, f'data/{name}')
+        parser.add_argument(
+            '--baseline',
+            nargs='?',
+            const='',
+            metavar='JSON',
+            help='then test what a network has to beat, print its figures and write '
+            'them to a file, by default baseline.json of the folder',
+        )
+        args = parser.parse_args(argv)
+        build_from(packages, convert, args, {})
+        if args.baseline is not None:
+            command = f'tools/datasets/{name}.py --baseline {args.baseline}'.strip()
+            metrics = {k: round(v, 2) for k, v in baseline(args.out).items()}
+            print(f'{command}: ' + ', '.join(f'{k} {v}' for k, v in metrics.items()))
+            summary = json.dumps({'config': command, 'metrics': metrics}, indent=2)
+            out = Path(args.baseline or args.out / 'baseline.json')
+            out.write_text(summary + '\n')
+
+    return main

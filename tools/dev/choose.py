@@ -13,8 +13,10 @@ from functools import cache
 from pathlib import Path
 
 import timm
+from matplotlib.figure import Figure
 
 from mmattn.data.archs import find_arch
+from mmattn.images.draw import styled
 from tools.benchmark.measure import read_csv
 from tools.dev.markdown import markdown
 from tools.dev.metafiles import ROOT, read_models
@@ -200,17 +202,14 @@ def threads_of(row: Mapping) -> str:
     return f'{row["threads"]} thread{"s" * (row["threads"] != "1")}'
 
 
+@styled
 def draw(path: Path):
     """Draw the papers' accuracy over the speed on large images."""
-    from matplotlib.figure import Figure
-
-    from tools.benchmark.plot import WIDTH
-
-    figure = Figure(figsize=(WIDTH, 4), layout='constrained')
+    figure = Figure((5.5, 4))
     axis = figure.subplots()
     shown = [row for row in rows() if 'AVX2' in row.large]
     for row in shown:
-        color, marker = ('#0072b2', 'o') if row.is_ours else ('#777777', 's')
+        color, marker = ('C0', 'o') if row.is_ours else ('0.5', 's')
         speed = row.large['AVX2']
         axis.scatter(speed, row.top1, 50, color, marker=marker)
         # A label would hide a point that is a little higher and to the right.
@@ -222,10 +221,9 @@ def draw(path: Path):
         axis.annotate(row.name, (speed, row.top1), **offset, color=color)
     axis.set_xlabel('speed over Swin-T at 800 x 1333, one thread, AVX2')
     axis.set_ylabel('ImageNet Top-1 of the papers (%)')
-    axis.set_xlim(0.35, 1.95)
-    axis.margins(y=0.12)
+    axis.margins(0.2, 0.12)
     axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=160)
+    figure.savefig(path)
 
 
 if __name__ == '__main__':

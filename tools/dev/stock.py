@@ -12,7 +12,6 @@ process, with limits on memory and CPU time. It requires Linux (fork).
 
 import argparse
 import copy
-import csv
 import json
 import logging
 import multiprocessing
@@ -40,6 +39,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.registry import MODELS, init_default_scope
 
 import mmattn  # noqa: F401  serves mmcv's operators
+from tools.benchmark.measure import write_csv
 from tools.dev.stock_data import batches, is_self_supervised, values_of
 
 CSV = Path(__file__).parents[2] / 'docs/stock_configs.csv'
@@ -280,10 +280,7 @@ def main():
             rows.append(row)
             print(*row.values(), sep=', ', flush=True)
     if args.write:
-        with CSV.open('w', newline='') as file:
-            writer = csv.DictWriter(file, rows[0], lineterminator='\n')
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(CSV, rows, {})
 
 
 if __name__ == '__main__':

@@ -4,33 +4,31 @@ python -m tools.dev.zoo_plot    # writes docs/images/zoo_*.png
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from mmattn.images.draw.style import FIRST
+from mmattn.images.draw import label_log, styled
 from tools.dev.metafiles import ROOT
 from tools.dev.zoo import VARIANT, Network, networks
 
 FOLDER = ROOT / 'docs/images'
-# On a phone, 358 pixels show a picture of 5 inches: 10 points are 9.9 pixels there.
-WIDTH, TEXT, DPI = 5, 10, 200
-ORANGE, _, GREEN, _, BLUE, RED, PINK = (tuple(c / 255 for c in rgb) for rgb in FIRST)
+WIDTH, DPI = 5, 200  # inches, of which a phone shows 358 pixels
 # By the beginning of a config: name, color and marker; one color for each paper.
 FAMILIES = {
-    'ivit': ('IViT', BLUE, 'o'),
-    'lisanet_hybrid': ('HyLiSANet', RED, 's'),
-    'lisanet': ('LiSANet', RED, 'D'),
-    'hmait': ('H-MaiT', GREEN, '^'),
-    'mait': ('MaiT', GREEN, 'v'),
-    'pvt_v2': ('PVT v2', ORANGE, 'P'),
-    'pvt': ('PVT', ORANGE, 'X'),
-    'dat_plus_plus': ('DAT++', PINK, 'h'),
-    'dat': ('DAT', PINK, '>'),
+    'ivit': ('IViT', 'C0', 'o'),
+    'lisanet_hybrid': ('HyLiSANet', 'C3', 's'),
+    'lisanet': ('LiSANet', 'C3', 'D'),
+    'hmait': ('H-MaiT', 'C2', '^'),
+    'mait': ('MaiT', 'C2', 'v'),
+    'pvt_v2': ('PVT v2', 'C1', 'P'),
+    'pvt': ('PVT', 'C1', 'X'),
+    'dat_plus_plus': ('DAT++', 'C4', 'h'),
+    'dat': ('DAT', 'C4', '>'),
 }
-GRAY = '0.65'
 # A picture has panels: a title, task and method, the figure of the vertical axis, and
 # the limits of FLOPs and figures.
 PICTURES = {
@@ -66,87 +64,59 @@ def line_of(network: Network) -> str:
     return family_of(network) or re.split(r'-(?=[^-]*$)', name)[0]
 
 
-def between(first: tuple, second: tuple, count: int = 30) -> list[tuple[float, float]]:
-    """Return points of a line, which labels keep clear of."""
-    return [
-        tuple(a + (b - a) * k / count for a, b in zip(first, second, strict=True))
-        for k in range(1, count)
-    ]
-
-
-def place_labels(axis, labels: Sequence[tuple[float, float, str]]):
+def place_labels(axis, labels: Sequence[tuple], points: Sequence[tuple]):
     """Write each label beside its point where it covers no other label or point."""
-    renderer = axis.figure.canvas.get_renderer()
-    points = [axis.transData.transform(xy) for xy in axis.all_points]
+    points = [axis.transData.transform(xy) for xy in points]
     frame, taken = axis.get_window_extent(), []
+    sides = (5, -3, 'left'), (-5, -3, 'right'), (0, 5, 'center'), (0, -12, 'center')
     for x, y, text in labels:
-        for dx, dy, side in (
-            (5, -3, 'left'),
-            (-5, -3, 'right'),
-            (0, 5, 'center'),
-            (0, -12, 'center'),
-        ):
-            label = axis.annotate(
-                text,
-                (x, y),
-                (dx, dy),
-                textcoords='offset points',
-                ha=side,
-                fontsize=TEXT - 0.5,
-                color='0.35',
-            )
-            box = label.get_window_extent(renderer)
-            corners = frame.contains(*box.min) and frame.contains(*box.max)
-            if corners and not any(
-                [box.overlaps(other) for other in taken]
-                + [box.contains(*point) for point in points]
-            ):
+        for dx, dy, side in sides:
+            style = dict(textcoords='offset points', ha=side, color='0.35')
+            label = axis.annotate(text, (x, y), (dx, dy), **style)
+            box = label.get_window_extent()
+            inside = frame.contains(*box.min) and frame.contains(*box.max)
+            covers = [box.overlaps(other) for other in taken]
+            if inside and not any(covers + [box.contains(*point) for point in points]):
                 taken.append(box)
                 break
             label.remove()
 
 
-def draw_panel(axis, rows: Sequence[Network], figure: str) -> list[tuple]:
+def draw_panel(axis, rows: Sequence[Network], figure: str) -> tuple[list, list]:
     """Draw networks as lines by family, those of others in gray.
 
-    Return the labels of the latter, those first that most tables have.
+    Return the labels of the latter, those first that most tables have, and what labels
+    keep clear of.
     """
-    lines, tables = {}, {}
+    lines, tables = {}, Counter()
     for row in rows:
-        tables[line_of(row)] = tables.get(line_of(row), 0) + len(row.sources)
+        tables[line_of(row)] += len(row.sources)
         if (value := row.number(figure)) is not None:
             lines.setdefault(line_of(row), []).append((row.number('flops'), value))
-    axis.all_points, labels = [], []
-    for key, points in sorted(lines.items(), key=lambda line: line[0] in FAMILIES):
-        name, color, marker = FAMILIES.get(key, (key, GRAY, 'o'))
-        ours = key in FAMILIES
-        axis.plot(
-            *zip(*points, strict=True),
-            color=color,
-            marker=marker,
-            markersize=7 if ours else 3,
-            lw=1.6 if ours else 0.7,
-            label=name if ours else None,
-            zorder=3 if ours else 2,
-        )
-        axis.all_points += points
-        if ours:
-            axis.all_points += [
-                xy for pair in pairwise(points) for xy in between(*pair)
-            ]
-        labels += [] if ours else [(*points[-1], key)]
-    return sorted(labels, key=lambda label: -tables[label[2]])
+    labels, taken = [], []
+    for key, points in lines.items():
+        x, y = zip(*points, strict=True)
+        if key in FAMILIES:
+            name, color, marker = FAMILIES[key]
+            axis.plot(x, y, c=color, marker=marker, ms=7, label=name, zorder=3)
+            steps = np.linspace(0, len(x) - 1, 30 * len(x))
+            taken += np.stack(
+                [np.interp(steps, range(len(x)), v) for v in (x, y)], 1
+            ).tolist()
+        else:
+            axis.plot(x, y, c='0.65', marker='o', ms=3, lw=0.7)
+            labels.append((*points[-1], key))
+            taken += points
+    return sorted(labels, key=lambda label: -tables[label[2]]), taken
 
 
-def draw(task: str) -> Figure:
-    """Return the picture of a task."""
+@styled
+def draw(task: str):
+    """Write the picture of a task."""
     panels = PICTURES[task]
-    figure = Figure((WIDTH, 0.9 + 3.6 * len(panels)), dpi=DPI, layout='constrained')
-    handles = {}
-    waiting = []
-    for axis, (title, method, key, flops, limits) in zip(
-        figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True
-    ):
+    figure = Figure((WIDTH, 0.9 + 3.6 * len(panels)))
+    axes, waiting = figure.subplots(len(panels), squeeze=False)[:, 0], []
+    for axis, (title, method, key, flops, limits) in zip(axes, panels, strict=True):
         rows = [
             row
             for row in networks(task)
@@ -154,33 +124,24 @@ def draw(task: str) -> Figure:
             and not VARIANT.search(row.name)
             and (family_of(row) or not (row.config or row.name.startswith('PVT')))
         ]
-        waiting.append((axis, draw_panel(axis, rows, key)))
-        axis.set_title(title, fontsize=TEXT + 1)
-        axis.set_xlabel('FLOPs (G)', fontsize=TEXT)
-        axis.tick_params(labelsize=TEXT)
-        axis.set(xlim=flops, ylim=limits)
+        waiting.append(draw_panel(axis, rows, key))
+        axis.set(title=title, xlabel='FLOPs (G)', xlim=flops, ylim=limits)
         if not method:
             axis.set_xscale('log')
-            axis.set_xticks([2, 4, 8, 16], ['2', '4', '8', '16'], fontsize=TEXT)
-            axis.set_xticks([], minor=True)
+            label_log(axis.xaxis)
         axis.grid(alpha=0.3)
-        for line, name in zip(*axis.get_legend_handles_labels(), strict=True):
-            handles.setdefault(name, line)
-    names = [name for name, *_ in FAMILIES.values() if name in handles]
-    figure.legend(
-        [handles[name] for name in names],
-        names,
-        loc='outside lower center',
-        ncols=3,
-        fontsize=TEXT,
-        frameon=False,
-    )
+    shown = {}
+    for axis in axes:
+        handles, names = axis.get_legend_handles_labels()
+        shown = dict(zip(names, handles, strict=True)) | shown
+    place = dict(loc='outside lower center', ncols=3, frameon=False)
+    figure.legend(shown.values(), shown, **place)
     FigureCanvasAgg(figure).draw()
-    for axis, labels in waiting:
-        place_labels(axis, labels)
-    return figure
+    for axis, labels in zip(axes, waiting, strict=True):
+        place_labels(axis, *labels)
+    figure.savefig(FOLDER / f'zoo_{task}.png', dpi=DPI)
 
 
 if __name__ == '__main__':
     for task in PICTURES:
-        draw(task).savefig(FOLDER / f'zoo_{task}.png')
+        draw(task)

@@ -8,9 +8,6 @@ rows `total`, `pytorch` and `definition` compare an operator with its reference.
 """
 
 import argparse
-import csv
-import io
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -23,9 +20,11 @@ from torch import are_deterministic_algorithms_enabled as is_deterministic
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmattn.ops.common.operator import Operator
+from tools.benchmark import measure
 from tools.benchmark.inputs import Draw
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls
 from tools.benchmark.tolerances import deterministic
+from tools.dev.markdown import markdown
 from tools.gpu.compile import Launch, machine_code, record_launches, resources
 from tools.gpu.sass import constant_bank, execute
 
@@ -107,7 +106,7 @@ def operator_arguments(
         mock.patch.object(Draw, 'exact', on_meta),
         mock.patch.object(Operator, '__call__', note),
     ):
-        call.function(*call.make_tensors(dtype=dtype, device='meta'))
+        call.run_on(None)(*call.make_tensors(dtype=dtype, device='meta'))
     return found[0]
 
 
@@ -246,21 +245,8 @@ def path_of(capability: int) -> Path:
     return FOLDER / f'kernels_sm{capability}.csv'
 
 
-def read(capability: int) -> list[dict]:
-    """Return the rows of a stored table, all values as text."""
-    with path_of(capability).open(newline='') as file:
-        return list(csv.DictReader(file))
-
-
 def _text(value) -> str:
     return f'{value:.4g}' if isinstance(value, float) else str(value)
-
-
-def write(rows: Sequence[dict], file):
-    """Write rows as csv, floats with four digits."""
-    writer = csv.DictWriter(file, FIELDS, restval='', lineterminator='\n')
-    writer.writeheader()
-    writer.writerows({k: _text(v) for k, v in row.items()} for row in rows)
 
 
 def main(argv: Sequence[str] | None = None):
@@ -279,9 +265,10 @@ def main(argv: Sequence[str] | None = None):
         for call in real_calls(operator):
             if args.shapes in str(call):
                 rows += rows_of(call, args.capability)
-                print(f'{operator}: {call}', file=sys.stderr)
+                measure.progress(f'{operator}: {call}')
+    rows = [{field: _text(row.get(field, '')) for field in FIELDS} for row in rows]
     if not args.write:
-        return write(rows, sys.stdout)
+        return print(markdown([FIELDS, *(row.values() for row in rows)]))
     if not metadata.version('triton').startswith(f'{TRITON}.'):
         parser.error(f'the tables are of Triton {TRITON}')
     path = path_of(args.capability)
@@ -291,13 +278,11 @@ def main(argv: Sequence[str] | None = None):
     done = {(row['operator'], row['shape']) for row in rows}
     rows += [
         row
-        for row in (read(args.capability) if path.exists() else [])
+        for row in (measure.read_csv(path) if path.exists() else [])
         if (row['operator'], row['shape']) in {*calls} - done
     ]
     rows.sort(key=lambda row: calls.index((row['operator'], row['shape'])))
-    text = io.StringIO()  # an error leaves the old table
-    write(rows, text)
-    path.write_text(text.getvalue())
+    measure.write_csv(path, rows, {})
 
 
 if __name__ == '__main__':

@@ -10,7 +10,6 @@ from .memory import WARP
 from .ptx import Instruction, Kernel, elements
 from .transfers import (
     chosen_threads,
-    count_banks,
     load_shared,
     shared_offsets,
     spread,
@@ -54,7 +53,6 @@ def load_matrix(x: Instruction, kernel: Kernel):
                 for offsets, _ in halves
             )
             results.append(spread(machine, chosen, low | high << np.uint32(16)))
-            count_banks(machine, chosen, halves[0][1] & ~np.uint32(3), 4)
         for write, result in zip(writes, results, strict=True):
             write(machine, result, mask)
 
@@ -74,7 +72,6 @@ def store_matrix(x: Instruction, kernel: Kernel):
             for half, (offsets, _) in enumerate(halves):
                 places.append(offsets)
                 values.append((value >> np.uint32(16 * half)).astype(np.uint16))
-            count_banks(machine, chosen, halves[0][1] & ~np.uint32(3), 4)
         values, threads = np.concatenate(values)[:, None], np.tile(chosen, len(places))
         store_shared(machine, threads, np.concatenate(places), 2, values)
 

@@ -7,8 +7,6 @@ from .machine import Machine, addresser, decoder, reader, writer
 from .memory import WARP
 from .ptx import Instruction, Kernel, elements
 
-SECTOR, BANKS = 32, 32
-
 
 def chosen_threads(machine: Machine, mask) -> np.ndarray:
     return np.arange(machine.count) if mask is None else np.flatnonzero(mask)
@@ -58,28 +56,6 @@ def store_shared(machine: Machine, chosen, offsets, size: int, values: np.ndarra
     machine.unfenced[cells] = True
 
 
-def count_banks(machine: Machine, chosen, addresses, size: int):
-    """Count passes over the banks of shared memory, and those beyond one."""
-    per_pass = WARP * 4 // max(4, size)  # threads that go together
-    group = machine.threads[chosen].astype(np.int64) // per_pass
-    words = addresses.astype(np.int64)[:, None] // 4 + np.arange(max(1, size // 4))
-    keys = np.unique(group[:, None] << 32 | words)
-    places, counts = np.unique((keys >> 32) * BANKS + keys % BANKS, return_counts=True)
-    starts = np.flatnonzero(np.diff(places // BANKS, prepend=-1))
-    passes = int(np.maximum.reduceat(counts, starts).sum())
-    machine.counts['shared passes'] += passes
-    machine.counts['bank conflicts'] += passes - len(starts)
-
-
-def count_sectors(machine: Machine, chosen, addresses, size: int):
-    """Count the sectors of global memory that each warp asks for."""
-    warps = machine.threads[chosen].astype(np.uint64) // np.uint64(WARP)
-    parts = np.arange(0, size, min(size, SECTOR)).astype(np.uint64)
-    sectors = (addresses[:, None] + parts) // np.uint64(SECTOR)
-    pairs = np.stack(np.broadcast_arrays(warps[:, None], sectors), -1).reshape(-1, 2)
-    machine.counts['sectors'] += len(np.unique(pairs, axis=0))
-
-
 def load_global(machine: Machine, chosen, addresses, size: int, count: int):
     result = np.empty((len(chosen), count), UNSIGNED[8 * size])
     for region, part, offsets in machine.memory.parts(addresses, size * count):
@@ -112,10 +88,8 @@ def load(x: Instruction, kernel: Kernel):
         elif space == 'shared':
             offsets = shared_offsets(machine, chosen, addresses, size * count)
             values = load_shared(machine, chosen, offsets, size, count)
-            count_banks(machine, chosen, addresses, size * count)
         else:
             values = load_global(machine, chosen, addresses, size, count)
-            count_sectors(machine, chosen, addresses, size * count)
         for write, column in zip(writes, values.T, strict=True):
             column = spread(machine, chosen, np.ascontiguousarray(column))
             write(machine, described.decode(column), mask)
@@ -138,11 +112,10 @@ def store(x: Instruction, kernel: Kernel):
         if space == 'shared':
             offsets = shared_offsets(machine, chosen, addresses, total)
             store_shared(machine, chosen, offsets, size, values)
-            return count_banks(machine, chosen, addresses, total)
+            return None
         for region, part, offsets in machine.memory.parts(addresses, total):
             some = slice(None) if part is None else part
             region.store(offsets, size, values[some], machine.lanes(chosen[some]))
-        count_sectors(machine, chosen, addresses, total)
 
     return run
 
@@ -168,8 +141,6 @@ def add_atomically(x: Instruction, kernel: Kernel):
             some = slice(None) if part is None else part
             lanes = machine.lanes(chosen[some])
             before[some] = region.add(offsets, size, values[some], lanes, values.dtype)
-        count_sectors(machine, chosen, addresses, total)
-        machine.counts['atomic bytes'] += total * len(chosen)
         for write, column in zip(writes, before.T[: len(writes)], strict=True):
             write(machine, spread(machine, chosen, column), mask)
 
@@ -202,7 +173,6 @@ def copy_asynchronously(x: Instruction, kernel: Kernel):
                 raise machine.reports.fault(f'misaligned copy of {size} bytes')
             words = load_global(machine, chosen[some], addresses, 4, int(count) // 4)
             values[some, : int(count) // 4] = words
-            count_sectors(machine, chosen[some], addresses, int(count))
         region, lanes = machine.shared, machine.lanes(chosen)
         cells = region.cells(offsets, size)
         if (machine.filling[cells] | machine.reading[cells]).any():

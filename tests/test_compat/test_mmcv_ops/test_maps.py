@@ -3,6 +3,7 @@
 import pytest
 import torch
 from mmcv import ops as mmcv_ops
+from same_results import assert_same
 from torch import distributed
 from torch.nn import functional as F
 
@@ -57,12 +58,7 @@ def test_carafe(kernel, groups, scale, shape):
     x = carafe_inputs(kernel, groups, scale, shape)
     output = mmcv_ops.carafe(*x, kernel, groups, scale)
     expected = loop_carafe(*x, kernel, groups, scale)
-    torch.testing.assert_close(output, expected)
-    direction = torch.randn_like(output)
-    torch.testing.assert_close(
-        torch.autograd.grad(output, x, direction),
-        torch.autograd.grad(expected, x, direction),
-    )
+    assert_same(output, expected, x)
 
 
 def test_carafe_of_views():
@@ -70,12 +66,7 @@ def test_carafe_of_views():
     expected = mmcv_ops.carafe(*x, 3, 2, 2)
     views = [tensor.to(memory_format=torch.channels_last) for tensor in x]
     output = mmcv_ops.carafe(*views, 3, 2, 2)
-    torch.testing.assert_close(output, expected)
-    direction = torch.randn_like(output)
-    torch.testing.assert_close(
-        torch.autograd.grad(output, x, direction),
-        torch.autograd.grad(expected, x, direction),
-    )
+    assert_same(output, expected, x)
 
 
 # Height and width of the mask and of the features.
@@ -118,11 +109,7 @@ def test_psa_mask(case, kind):
     masks.requires_grad_()
     output = mmcv_ops.PSAMask(kind, size)(masks)
     expected = loop_psa_mask(masks, kind, size)
-    assert torch.equal(output, expected)
-    direction = torch.randn(output.shape, generator=generator, dtype=torch.float64)
-    assert torch.equal(
-        *(torch.autograd.grad(o, masks, direction)[0] for o in (output, expected))
-    )
+    assert_same(output, expected, masks, rtol=0, atol=0)
 
 
 THRESHOLDS = {'some': 0.6, 'one': 0.98, 'none': 2.0}
@@ -170,13 +157,7 @@ def test_sync_bn(process_group, shape, mode):
     torch.testing.assert_close(layer.running_mean, 0.3 * mean)
     torch.testing.assert_close(layer.running_var, 0.7 + 0.3 * unbiased)
     inputs = x, layer.weight, layer.bias
-    direction = torch.randn(shape)
-    torch.testing.assert_close(
-        torch.autograd.grad(output, inputs, direction),
-        torch.autograd.grad(expected, inputs, direction),
-        rtol=1e-4,
-        atol=1e-5,
-    )
+    assert_same(output, expected, inputs, rtol=1e-4, atol=1e-5)
 
 
 def test_sync_bn_of_an_empty_batch(process_group):

@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 import torch
 from mmcv import ops as mmcv_ops
+from same_results import assert_same
 
 pytestmark = pytest.mark.usefixtures('our_ops')
 
@@ -37,15 +38,6 @@ def features():
 
 def boxes(rois=ROIS):
     return torch.tensor(rois, dtype=torch.float64)
-
-
-def assert_same(output, expected, tensors, **tolerances):
-    torch.testing.assert_close(output, expected, **tolerances)
-    direction = random(*output.shape, seed=1)
-    torch.testing.assert_close(
-        *(torch.autograd.grad(o, tensors, direction) for o in (output, expected)),
-        **tolerances,
-    )
 
 
 def bilinear(image, y, x):
