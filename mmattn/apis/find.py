@@ -10,9 +10,8 @@ from mmengine.config import Config
 
 from mmattn.errors import UserError
 
-from ..compat.mmengine_scopes import SCOPE, find_config
 from ..engine.checkpoint_hook import read_last_checkpoint
-from ..files import read_config_file
+from ..files.config_files import SCOPE, find_config, read_config_file
 from ..files.dumped_config import read_dumped_config
 from ..weights.names import (
     DEMOS,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import UserError
-from ..files import read_config_file
+from ..files.config_files import SCOPE, find_config, read_config_file
 from ..files.dumped_config import read_dumped_config
 
 # Causes that are mistakes in a program, such as a transform of a user.
@@ -96,8 +96,6 @@ def config_file(text: str) -> str:
     """
     path = Path(text)
     if not path.exists() and path.suffix in ('', '.py'):
-        from mmattn.compat.mmengine_scopes import SCOPE, find_config
-
         try:
             return str(find_config(text.removeprefix(f'{SCOPE}::')))
         except FileNotFoundError as error:
