@@ -106,8 +106,8 @@ class Predictor:
             FileNotFoundError: there is no such file.
             ValueError: there is no image in a folder, or one cannot be read.
         """
-        _, single = expand(images)
-        results = [result for _, result in self.stream(images, **options)]
+        items, single = expand(images)
+        results = [result for _, result in self.stream(items, **options)]
         return results[0] if single else results
 
     def stream(
