@@ -11,7 +11,7 @@ from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import load_checkpoint
 from torch import nn
 
-from ..export.preprocessing import raw_channels
+from ..engine.data import raw_channels
 from ..images import read_channels, read_image, shown
 from ..results import SCORE, Classification, Detections, Segmentation
 from ..results.matching import match

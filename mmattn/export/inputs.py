@@ -73,13 +73,17 @@ def prepare(image: np.ndarray, metadata: Metadata) -> Prepared:
     return Prepared(pixels, original)
 
 
+def batch_shape(images: Sequence[Prepared], metadata: Metadata) -> list[int]:
+    """Return the height and width to which the images of a batch are padded."""
+    if metadata.dynamic != 'size':
+        return metadata.shape
+    largest = np.max([image.size for image in images], axis=0).tolist()
+    return padded(largest, metadata.pad['divisor'])
+
+
 def stack(images: Sequence[Prepared], metadata: Metadata) -> np.ndarray:
     """Return a batch of images, shape (B, C, H, W), padded below and to the right."""
-    if metadata.dynamic == 'size':
-        largest = np.max([image.size for image in images], axis=0).tolist()
-        shape = padded(largest, metadata.pad['divisor'])
-    else:
-        shape = metadata.shape
+    shape = batch_shape(images, metadata)
     check_pixels(len(images) * prod(shape), 'a batch')
     least = metadata.least or (1, 1)
     if shape[0] < least[0] or shape[1] < least[1]:

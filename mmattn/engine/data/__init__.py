@@ -1,4 +1,4 @@
-from .build import build_dataset, innermost_dataset
+from .build import build_dataset, innermost_dataset, raw_channels
 from .checked_dataset import DataError
 from .checks import prepare_dataloader
 from .loaders import build_dataloader
@@ -9,4 +9,5 @@ __all__ = [
     'build_dataset',
     'innermost_dataset',
     'prepare_dataloader',
+    'raw_channels',
 ]

@@ -33,6 +33,15 @@ def innermost_dataset(loader: Mapping | None) -> Mapping:
     return dataset
 
 
+def raw_channels(cfg: Mapping) -> int | None:
+    """Return the channels of images that are read as they are, None for RGB."""
+    dataset = innermost_dataset(cfg.get('test_dataloader'))
+    for step in dataset.get('pipeline') or ():
+        if step['type'] in ('LoadChannels', 'mmattn.LoadChannels'):
+            return step['channels']
+    return None
+
+
 def build_dataset(cfg: dict, key: str, *, download: bool = True):
     """Build the data set of a config and read its annotations.
 
