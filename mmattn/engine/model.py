@@ -11,7 +11,7 @@ from mmengine.runner import CheckpointLoader
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from ..weights.load import find_weights, load_weights
+from ..weights.load import find_weights, load_weights, may_load_partially
 from .data import innermost_dataset
 
 DOWNLOADS = ('init_cfg', 'pretrained')
@@ -28,7 +28,8 @@ def build_model(
             the random ones.
 
     Raises:
-        ValueError: the checkpoint does not match the model exactly.
+        ValueError: the checkpoint does not match the model exactly, or with
+            `partial_loads` not at all.
     """
     model_cfg = cfg.model.copy()
     if 'data_preprocessor' in cfg:  # mmpretrain's runner moves it too
@@ -39,7 +40,8 @@ def build_model(
     if checkpoint is not None:
         loaded = CheckpointLoader.load_checkpoint(str(checkpoint), 'cpu')
         report = load_weights(model, find_weights(loaded, str(checkpoint)))
-        report.check(str(checkpoint), exact=True, advice=None)
+        partial = may_load_partially()
+        report.check(str(checkpoint), exact=True, partial=partial, advice=None)
         report.log(str(checkpoint), MMLogger.get_current_instance())
     return model.requires_grad_(False).eval(), loaded
 
