@@ -12,7 +12,7 @@ import numpy as np
 
 from ..results import Classification, Detections, Segmentation
 from .errors import ExportError
-from .inputs import batch_shape, prepare, read
+from .inputs import batch_shape, prepare
 from .metrics import Metrics
 from .runner import Runner
 
@@ -175,7 +175,7 @@ class Comparison:
     def add(self, runner: Runner, prediction: Prediction) -> Result:
         """Count the results of an image, and return the file's result."""
         metadata = runner.metadata
-        prepared = prepare(read(prediction.path, metadata), metadata)
+        prepared = prepare(prediction.path, metadata)
         (result,) = runner.predict([prepared])
         pairs = zip(batch_shape([prepared], metadata), prediction.padded, strict=True)
         if tuple(prepared.size) != tuple(prediction.size):

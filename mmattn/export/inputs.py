@@ -36,19 +36,14 @@ class Prepared:
         return width / W, height / H
 
 
-def read(image, metadata: Metadata) -> np.ndarray:
-    """Return an image as `prepare` takes it; see `mmattn.images`."""
-    if metadata.raw is None:
-        return read_image(image)
-    return read_channels(image, metadata.raw)
-
-
-def prepare(image: np.ndarray, metadata: Metadata) -> Prepared:
-    """Resize, crop and normalize an image of `read`.
+def prepare(image, metadata: Metadata) -> Prepared:
+    """Read an image as `mmattn.images` does, and resize, crop and normalize it.
 
     If the graph has a fixed shape, an image that the pipeline makes larger is shrunk to
     fit. A pipeline that crops or that ignores the ratio is scaled to the shape.
     """
+    raw = metadata.raw
+    image = read_image(image) if raw is None else read_channels(image, raw)
     original = image.shape[:2]
     size, crop = target_size(original, metadata)
     # Resizing makes rows of the new width first.

@@ -10,7 +10,7 @@ from mmattn.errors import MissingPackageError, UserError
 
 from ..images import check_interpolation
 from ..results import Classification, Detections, Segmentation
-from .inputs import Prepared, prepare, read, stack
+from .inputs import Prepared, prepare, stack
 from .metadata import Metadata
 from .reading import open_onnx, open_openvino, open_pt2
 from .results import check_outputs, detections, segmentation
@@ -122,7 +122,7 @@ class Runner:
         results = []
         for start in range(0, len(images), self.batch):
             chunk = images[start : start + self.batch]
-            prepared = [prepare(read(x, self.metadata), self.metadata) for x in chunk]
+            prepared = [prepare(x, self.metadata) for x in chunk]
             for image, result in zip(chunk, self.predict(prepared), strict=True):
                 if isinstance(image, (str, Path)) and not isinstance(result, list):
                     result.source = str(image)

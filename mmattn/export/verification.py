@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 
 from .errors import ExportError
 from .graphs.nms import EMPTY
-from .inputs import prepare, read, stack
+from .inputs import prepare, stack
 from .metadata import Metadata
 from .program import REFUSALS
 from .runner import Runner
@@ -58,7 +58,7 @@ def inputs_of(image: Tensor | str | Path, metadata: Metadata) -> tuple[Tensor, .
     if isinstance(image, Tensor):
         sizes = [image.shape[-2:]] * len(image)
     else:
-        prepared = [prepare(read(image, metadata), metadata)] * metadata.batch
+        prepared = [prepare(image, metadata)] * metadata.batch
         sizes = [each.size for each in prepared]
         image = torch.from_numpy(stack(prepared, metadata))
     return (image, torch.tensor(sizes)) if metadata.per_image else (image,)
