@@ -262,9 +262,7 @@ def test_other_sizes_are_tried(dynamic, wrong_at):
             export_graph(Doubled(), metadata, format)
 
 
-def test_full_disk_and_a_difference_leave_nothing(
-    cfg, checkpoint, tmp_path, monkeypatch
-):
+def test_failures_leave_nothing(cfg, checkpoint, tmp_path, monkeypatch):
     described = Metadata('classification', ['image'], ['scores'], [32, 32])
     fake = fake_format(described, None, bytes(1 << 20))
     monkeypatch.setitem(FORMATS, 'onnx', fake)
