@@ -1,6 +1,7 @@
 """Configs in files, and those that the package has."""
 
 import traceback
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -35,6 +36,27 @@ def read_config_file(path: str | Path):
             lines, reason = [error.lineno], f'{type(error).__name__}: {error.msg}'
         where = f', line {lines[-1]},' if lines else ''
         raise UserError(f'{path}{where} is no config: {reason}') from None
+
+
+def merge_options(cfg, options: Mapping | None):
+    """Override entries of a config, a tuple by a tuple.
+
+    Some transforms accept only tuples, and `[64,64]` on a command line is a list.
+    """
+    options = options or {}
+    cfg.merge_from_dict({k: _as_before(cfg, k, v) for k, v in options.items()})
+
+
+def _as_before(cfg, key: str, value):
+    """Return an option, a list as a tuple where the config has a tuple."""
+    for name in key.split('.'):
+        if isinstance(cfg, list | tuple) and name.isdecimal() and int(name) < len(cfg):
+            cfg = cfg[int(name)]
+        elif hasattr(cfg, 'get'):
+            cfg = cfg.get(name)
+        else:
+            return value
+    return tuple(value) if isinstance(value, list) and isinstance(cfg, tuple) else value
 
 
 def _close_names(name: str, paths: list[Path]) -> list[str]:
