@@ -17,10 +17,10 @@ from ..apis.config_model import ConfigModel
 from ..apis.find import RANDOM, find_model
 from ..apis.placement import Placement
 from ..cli.terminal import add_config, config_file
-from ..engine import trusted_checkpoints
 from ..engine.data import build_dataset
 from ..images import read_channels, read_image
 from ..weights.load import partial_loads
+from ..weights.read import trusted_checkpoints
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS
 
-from ..engine.data import raw_channels
 from ..engine.model import build_model
+from ..files.config_files import raw_channels
 from ..images import read_channels, read_image, shown
 from ..results import SCORE, Classification, Detections, Segmentation
 from ..results.matching import match

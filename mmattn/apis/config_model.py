@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 
-from ..engine.data import innermost_dataset, raw_channels
 from ..engine.model import build_model, class_names
+from ..files.config_files import innermost_dataset, raw_channels
 from ..models.limits import detection_limits, reached_limits
 from ..results import SCORE
 from ..results.samples import as_result

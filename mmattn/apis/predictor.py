@@ -13,9 +13,9 @@ from tqdm import tqdm
 
 from mmattn.errors import UserError
 
-from ..engine import trusted_checkpoints
 from ..images import MAX_MEGAPIXELS
 from ..results import Classification, Detections, Segmentation
+from ..weights.read import trusted_checkpoints
 from .find import find_model
 from .sources import count, expand, pictures
 

@@ -11,8 +11,8 @@ from mmengine.runner import CheckpointLoader
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from ..files.config_files import innermost_dataset
 from ..weights.load import find_weights, load_weights, may_load_partially
-from .data import innermost_dataset
 
 DOWNLOADS = ('init_cfg', 'pretrained')
 

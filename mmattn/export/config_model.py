@@ -12,10 +12,11 @@ from torch import nn
 
 from mmattn.errors import UserError
 
-from ..engine.data import DataError, build_dataset, innermost_dataset, raw_channels
+from ..engine.data import DataError, build_dataset
 from ..engine.data.checked_dataset import leaves
 from ..engine.model import build_model, class_names
-from ..files import file_digest, read_config_file
+from ..files import file_digest
+from ..files.config_files import innermost_dataset, raw_channels, read_config_file
 from ..results.samples import as_result
 from ..weights.resolve import local_checkpoint
 from .comparison import Images, Prediction

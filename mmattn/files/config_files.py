@@ -1,4 +1,4 @@
-"""Configs in files, and those that the package has."""
+"""Configs in files, those that the package has, and what is in them."""
 
 import traceback
 from collections.abc import Mapping
@@ -36,6 +36,27 @@ def read_config_file(path: str | Path):
             lines, reason = [error.lineno], f'{type(error).__name__}: {error.msg}'
         where = f', line {lines[-1]},' if lines else ''
         raise UserError(f'{path}{where} is no config: {reason}') from None
+
+
+def innermost_dataset(loader: Mapping | None) -> Mapping:
+    """Return the config of a loader's data set inside its wrappers; empty without one.
+
+    Args:
+        loader: a config's dataloader, or None.
+    """
+    dataset = (loader or {}).get('dataset') or {}
+    while 'dataset' in dataset:
+        dataset = dataset['dataset']
+    return dataset
+
+
+def raw_channels(cfg: Mapping) -> int | None:
+    """Return the channels of images that are read as they are, None for RGB."""
+    dataset = innermost_dataset(cfg.get('test_dataloader'))
+    for step in dataset.get('pipeline') or ():
+        if step['type'] in ('LoadChannels', 'mmattn.LoadChannels'):
+            return step['channels']
+    return None
 
 
 def merge_options(cfg, options: Mapping | None):

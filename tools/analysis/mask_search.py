@@ -47,8 +47,9 @@ from mmattn.analysis.training_logs import (
     work_dir_of,
 )
 from mmattn.cli.terminal import print_table, run_main
-from mmattn.engine.data import build_dataset, innermost_dataset
+from mmattn.engine.data import build_dataset
 from mmattn.errors import UserError
+from mmattn.files.config_files import innermost_dataset
 from mmattn.files.config_text import check_text
 
 FOLDER = Path('work_dirs/mask_search')

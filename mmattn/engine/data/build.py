@@ -3,7 +3,6 @@
 import copy
 import logging
 import os
-from collections.abc import Mapping
 from inspect import signature
 
 from mmengine.logging import print_log
@@ -19,27 +18,6 @@ from .checked_dataset import DataError, loader
 OPTIONAL_NAMES = {'background'}
 SHOWN = 5
 ADVICE = 'docs/datasets.md says how to get and lay out data sets'
-
-
-def innermost_dataset(loader: Mapping | None) -> Mapping:
-    """Return the config of a loader's data set inside its wrappers; empty without one.
-
-    Args:
-        loader: a config's dataloader, or None.
-    """
-    dataset = (loader or {}).get('dataset') or {}
-    while 'dataset' in dataset:
-        dataset = dataset['dataset']
-    return dataset
-
-
-def raw_channels(cfg: Mapping) -> int | None:
-    """Return the channels of images that are read as they are, None for RGB."""
-    dataset = innermost_dataset(cfg.get('test_dataloader'))
-    for step in dataset.get('pipeline') or ():
-        if step['type'] in ('LoadChannels', 'mmattn.LoadChannels'):
-            return step['channels']
-    return None
 
 
 def build_dataset(cfg: dict, key: str, *, download: bool = True):
