@@ -41,8 +41,8 @@ class Predictor:
             random weights.
         device: such as 'cpu' or 'cuda:0'; None selects a GPU if there is one.
         cfg_options: entries of the config to override.
-        config: the config of a work dir or a checkpoint. A config is code: without this
-            argument it must be one that a run of this user wrote.
+        config: the config of a work dir or a checkpoint, which runs as code. By default
+            the run's own is read as data.
         trust_checkpoint: let the checkpoint run the code that it contains while it is
             read. By default such a checkpoint, and every .pt2 file, is refused.
 
