@@ -81,12 +81,12 @@ if find_spec('mmengine') is not None:
     DATASETS = _child(root.DATASETS, 'mmattn.evaluation')
     METRICS = _child(root.METRICS, 'mmattn.evaluation')
     TRANSFORMS = _child(root.TRANSFORMS, 'mmattn.engine.data')
-    HOOKS = _child(root.HOOKS, 'mmattn.engine')
-    OPTIM_WRAPPERS = _child(root.OPTIM_WRAPPERS, 'mmattn.engine')
+    HOOKS = _child(root.HOOKS, 'mmattn.engine.checkpoint_hook')
+    OPTIM_WRAPPERS = _child(root.OPTIM_WRAPPERS, 'mmattn.engine.amp')
     OPTIM_WRAPPER_CONSTRUCTORS = _child(
-        root.OPTIM_WRAPPER_CONSTRUCTORS, 'mmattn.engine'
+        root.OPTIM_WRAPPER_CONSTRUCTORS, 'mmattn.engine.optim_wrapper_constructor'
     )
-    RUNNERS = _child(root.RUNNERS, 'mmattn.engine')
+    RUNNERS = _child(root.RUNNERS, 'mmattn.engine.runner')
     TASK_UTILS = _child(root.TASK_UTILS, 'mmattn.models')
 else:
 

@@ -25,7 +25,7 @@ ALLOWED = {
     'mmattn.files': set(),
     'mmattn.images': {'mmattn.files'},
     'mmattn.ops': set(),
-    'mmattn.compat': {'mmattn.ops', 'mmattn.weights'},  # the latter when called
+    'mmattn.compat': {'mmattn.files', 'mmattn.ops', 'mmattn.weights'},  # when called
     'mmattn.weights': {'mmattn.files'},
     'mmattn.models.layers': {'mmattn.ops', 'mmattn.registry'},
     'mmattn.models.backbones': {

@@ -13,10 +13,10 @@ from predictor_models import detector
 from mmattn.apis import find_model
 from mmattn.cli import weights as command
 from mmattn.cli.terminal import add_model, parse_run
-from mmattn.compat.mmengine_scopes import find_config
 from mmattn.engine.model import build_model
 from mmattn.engine.start import settle_start, use_pretrained
 from mmattn.files import read_config_file
+from mmattn.files.config_files import find_config
 from mmattn.models import PVTv2
 from mmattn.registry import MODELS
 from mmattn.weights import names as published

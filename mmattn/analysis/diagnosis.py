@@ -21,7 +21,7 @@ from ..data.archs import MEAN, STD
 from ..data.coco_json import read_coco
 from ..data.image_files import IMAGE_SUFFIXES
 from ..data.layouts.leaks import content_of, shared
-from ..engine.data.build import innermost_dataset
+from ..files.config_files import innermost_dataset
 from ..images import read_image
 from ..models.limits import detection_limits
 from ..results import SCORE, Detections, Segmentation

@@ -7,22 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import DictAction
 from mmengine.dataset import pseudo_collate
-from mmengine.logging import MMLogger
-from mmengine.registry import TRANSFORMS, DefaultScope
-from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
 
-from ..apis.placement import Placement, picture_of, transform_name
+from ..apis.config_model import ConfigModel
+from ..apis.find import RANDOM, find_model
+from ..apis.placement import Placement
 from ..cli.terminal import add_config, config_file
-from ..engine import trusted_checkpoints
-from ..engine.data import build_dataset, innermost_dataset
-from ..engine.data.loading import with_our_reader
-from ..weights.load import find_weights, load_weights
-from .flops import build
+from ..engine.data import build_dataset
+from ..images import read_channels, read_image
+from ..weights.load import partial_loads
+from ..weights.read import trusted_checkpoints
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,11 @@ class LoadedModel:
     """A config's model; `label` is its name in pictures."""
 
     label: str
-    name: str
-    cfg: Config
-    model: nn.Module
+    loaded: ConfigModel
+
+    @property
+    def model(self) -> nn.Module:
+        return self.loaded.model
 
     @property
     def backbone(self) -> nn.Module:
@@ -72,28 +72,33 @@ class LoadedModel:
             raise UserError('pass either image files or --samples')
         if args.images:
             return [self.put(image).inputs[0] for image in args.images]
-        with DefaultScope.overwrite_default_scope(self.cfg.get('default_scope')):
+        with self.loaded.default_scope():
             key = 'test_dataloader.dataset'
-            dataset = build_dataset(self.cfg.test_dataloader.dataset, key)
+            dataset = build_dataset(self.loaded.cfg.test_dataloader.dataset, key)
             if not 1 <= args.samples <= len(dataset):
                 raise UserError(
                     f'--samples must be between 1 and {len(dataset)}, the images of '
                     f'{key}, got {args.samples}'
                 )
-            packed = [dataset[index] for index in range(args.samples)]
-        return [self._preprocess(sample)['inputs'][0] for sample in packed]
+            batches = [pseudo_collate([dataset[i]]) for i in range(args.samples)]
+        prepare = self.model.data_preprocessor
+        return [prepare(batch, False)['inputs'][0] for batch in batches]
 
     def put(self, image: str) -> ImageInModel:
         """Prepare an image file by the model's test pipeline and preprocessor."""
-        with DefaultScope.overwrite_default_scope(self.cfg.get('default_scope')):
-            packed, place = _run_pipeline(self.cfg, self.name, image)
-        data = self._preprocess(packed)
-        inputs, samples = data['inputs'], data.get('data_samples')
-        picture = picture_of(packed['inputs'], inputs.shape[-2:])
-        return ImageInModel(self.label, self.backbone, inputs, picture, place, samples)
-
-    def _preprocess(self, packed: dict) -> dict:
-        return self.model.data_preprocessor(pseudo_collate([packed]), False)
+        if not Path(image).is_file():
+            raise UserError(f'there is no readable image at {image}')
+        channels = self.loaded.channels
+        pixels = read_channels(image, channels) if channels else read_image(image)
+        view = self.loaded.inspect(pixels, lambda model, view: view)
+        return ImageInModel(
+            self.label,
+            self.backbone,
+            view.tensor,
+            view.picture,
+            view.place,
+            view.samples,
+        )
 
 
 def make_parser(description: str, out: str) -> argparse.ArgumentParser:
@@ -220,55 +225,10 @@ def _load(
     config: str, checkpoint: str | None, cfg_options: dict | None, partial: bool
 ) -> LoadedModel:
     """Load a model in eval mode."""
-    cfg = Config.fromfile(config)
-    if cfg_options is not None:
-        cfg.merge_from_dict(cfg_options)
-    if 'data_preprocessor' in cfg:  # mmpretrain's runner moves it too
-        cfg.model.setdefault('data_preprocessor', cfg.data_preprocessor)
     torch.manual_seed(0)
-    model = build(cfg, device='cpu').eval()
-    if not hasattr(model, 'backbone') or not hasattr(model, 'data_preprocessor'):
-        raise UserError(
-            f'the model of {config} must be one of mmdet, mmseg or mmpretrain with a '
-            f'backbone, got {type(model).__name__}'
-        )
-    weights = 'random weights'
-    if checkpoint is not None:
-        loaded = CheckpointLoader.load_checkpoint(checkpoint, 'cpu')
-        report = load_weights(model, find_weights(loaded, checkpoint))
-        report.log(checkpoint, MMLogger.get_current_instance())
-        report.check(checkpoint, exact=True, partial=partial)
-        weights = Path(checkpoint).name
+    with partial_loads(partial):
+        found = find_model(config, checkpoint or RANDOM, cfg_options)
+        loaded = ConfigModel(found, 'cpu')
     options = [f'{key}={value}' for key, value in (cfg_options or {}).items()]
-    label = ', '.join([Path(config).stem, *options, weights])
-    return LoadedModel(label, config, cfg, model)
-
-
-def _run_pipeline(cfg: Config, config: str, image: str) -> tuple[dict, Placement]:
-    """Run the test pipeline on an image file without annotations."""
-    pipeline = innermost_dataset(cfg.get('test_dataloader')).get('pipeline')
-    if pipeline is None:
-        raise UserError(f'{config} has no test_dataloader.dataset.pipeline')
-    if not Path(image).is_file():
-        raise UserError(f'there is no readable image at {image}')
-    names = [transform_name(transform) for transform in pipeline]
-    if 'LoadImageFromFile' not in names:
-        pipeline, names = (
-            [dict(type='LoadImageFromFile'), *pipeline],
-            ['LoadImageFromFile', *names],
-        )
-    results, place = dict(img_path=image, img_id=0, seg_fields=[]), None
-    for name, transform in zip(names, pipeline, strict=True):
-        if name.startswith('Load') and name != 'LoadImageFromFile':
-            continue
-        results = with_our_reader(TRANSFORMS.build(transform))(results)
-        if results.get('flip'):
-            raise UserError(f'{config}: the test pipeline flips images')
-        if 'img' not in results:
-            continue
-        size = tuple(results['img'].shape[:2])
-        if place is None:
-            place = Placement(size, size)
-        elif size != place.size:
-            place.follow(name, size)
-    return results, place
+    weights = 'random weights' if checkpoint is None else Path(checkpoint).name
+    return LoadedModel(', '.join([Path(config).stem, *options, weights]), loaded)

@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
-from mmengine.registry import DATASETS, MODELS
-from mmengine.runner import load_checkpoint
-from torch import nn
+from mmengine.registry import DATASETS
 
-from ..export.preprocessing import raw_channels
+from ..engine.model import build_model
+from ..files.config_files import raw_channels
 from ..images import read_channels, read_image, shown
 from ..results import SCORE, Classification, Detections, Segmentation
 from ..results.matching import match
@@ -82,9 +81,7 @@ class Validation:
     def __init__(self, cfg: Config, checkpoint: str):
         self.dataset = DATASETS.build(cfg.val_dataloader.dataset)
         self.channels = raw_channels(cfg)
-        self.model: nn.Module = MODELS.build(cfg.model)
-        load_checkpoint(self.model, checkpoint, map_location='cpu')
-        self.model.eval()
+        self.model, _ = build_model(cfg, checkpoint)
         classes = self.dataset.metainfo.get('classes')
         palette = self.dataset.metainfo.get('palette')
         self.named = list(classes) if classes else None, palette

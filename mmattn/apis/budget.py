@@ -11,8 +11,9 @@ from mmengine.registry import DefaultScope
 
 from mmattn.errors import UserError
 
-from ..engine.data.build import build_dataset, innermost_dataset
+from ..engine.data.build import build_dataset
 from ..files import read_config_file
+from ..files.config_files import innermost_dataset
 from .command import run_command
 
 STEPS = 8  # of which the first is not counted: it includes what is done once

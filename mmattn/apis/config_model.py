@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 
-from ..engine.data import innermost_dataset
-from ..engine.model import build_model
-from ..export.preprocessing import class_names, raw_channels
+from ..engine.model import build_model, class_names
+from ..files.config_files import innermost_dataset, raw_channels
 from ..models.limits import detection_limits, reached_limits
 from ..results import SCORE
 from ..results.samples import as_result
@@ -47,6 +46,7 @@ class ModelInput:
         picture: the same before normalization, RGB uint8, shape (H, W, 3).
         size: height and width without padding.
         place: maps pixels of the image to pixels of `tensor`.
+        samples: the image's sample after the preprocessor, None if there is none.
         run: runs the whole model on the image.
     """
 
@@ -54,6 +54,7 @@ class ModelInput:
     picture: np.ndarray
     size: tuple[int, int]
     place: Placement
+    samples: list | None
     run: Callable[[], list]
 
 
@@ -94,7 +95,7 @@ class ConfigModel:
         self._pipelines = {}
         self._limits = detection_limits(self.cfg.model)
         self.device = usable_device(device)
-        with self._default_scope():
+        with self.default_scope():
             model, loaded = build_model(self.cfg, found.weights)
             names = class_names(self.cfg, loaded)
         self.model = revert_sync_batchnorm(model).to(self.device)
@@ -132,12 +133,13 @@ class ConfigModel:
                 del self._limits[key]
 
     @contextmanager
-    def _default_scope(self):
+    def default_scope(self):
+        """Set mmengine's default scope; other threads wait meanwhile."""
         with LOCK, DefaultScope.overwrite_default_scope(self.scope):
             yield
 
     def _run(self, packed: list[dict]) -> list:
-        with torch.no_grad(), self._default_scope():
+        with torch.no_grad(), self.default_scope():
             return self.model.test_step(pseudo_collate(packed))
 
     def prepare(self, image: np.ndarray, scale: float | None = None) -> dict:
@@ -165,12 +167,17 @@ class ConfigModel:
         place = Placement(image.shape[:2], image.shape[:2])
         for transform, size in changes:
             place.follow(transform, size)
-        with torch.no_grad(), self._default_scope():
+        with torch.no_grad(), self.default_scope():
             batch = pseudo_collate([packed])
-            tensor = self.model.data_preprocessor(batch, False)['inputs']
+            data = self.model.data_preprocessor(batch, False)
+            tensor, samples = data['inputs'], data.get('data_samples')
             picture = picture_of(packed['inputs'], tensor.shape[-2:])
             size = tuple(packed['inputs'].shape[-2:])
-            view = ModelInput(tensor, picture, size, place, lambda: self._run([packed]))
+
+            def run() -> list:
+                return self._run([packed])
+
+            view = ModelInput(tensor, picture, size, place, samples, run)
             return read(self.model, view)
 
     def _prepare(
@@ -190,7 +197,7 @@ class ConfigModel:
             seg_fields=[],
         )
         changes = []
-        with self._default_scope():
+        with self.default_scope():
             for step in self._pipeline(scale):
                 packed = step(packed)
                 moved = packed.get('flip', False)

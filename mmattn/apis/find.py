@@ -10,9 +10,8 @@ from mmengine.config import Config
 
 from mmattn.errors import UserError
 
-from ..compat.mmengine_scopes import SCOPE, find_config
 from ..engine.checkpoint_hook import read_last_checkpoint
-from ..files import read_config_file
+from ..files.config_files import SCOPE, find_config, merge_options, read_config_file
 from ..files.dumped_config import read_dumped_config
 from ..weights.names import (
     DEMOS,
@@ -97,8 +96,7 @@ def find_model(
         cfg = read_config(name if named is None else str(path))
     if config is not None:
         raise UserError(f'`config` is for a work dir or a checkpoint, got {name}')
-    if cfg_options:
-        cfg.merge_from_dict(dict(cfg_options))
+    merge_options(cfg, cfg_options)
     return Found(name, cfg, _checked(name, weights))
 
 
@@ -200,15 +198,18 @@ def _finished(
     cfg_options: Mapping | None,
     config: str | Path | None,
 ) -> Found:
-    if config is None:
-        cfg = read_dumped_config(run_config(folder))
-    else:
-        cfg = read_config(str(config))
-    if cfg_options:
-        cfg.merge_from_dict(dict(cfg_options))
+    cfg = read_run(folder) if config is None else read_config(str(config))
+    merge_options(cfg, cfg_options)
     if weights is None or weights in CHOICES:
         weights = str(run_checkpoint(folder, weights, cfg))
     return Found(name, cfg, _checked(name, weights))
+
+
+def read_run(folder: Path) -> Config:
+    """Return the config of a run; its work dir is the folder, which may have moved."""
+    cfg = read_dumped_config(run_config(folder))
+    cfg.work_dir = str(folder)
+    return cfg
 
 
 def run_config(folder: Path) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from rich.table import Table
 
-from ..compat.mmengine_scopes import config_folder
+from ..files.config_files import config_folder
 
 LOADER = getattr(yaml, 'CSafeLoader', yaml.SafeLoader)
 

@@ -13,9 +13,9 @@ from tqdm import tqdm
 
 from mmattn.errors import UserError
 
-from ..engine import trusted_checkpoints
 from ..images import MAX_MEGAPIXELS
 from ..results import Classification, Detections, Segmentation
+from ..weights.read import trusted_checkpoints
 from .find import find_model
 from .sources import count, expand, pictures
 
@@ -41,8 +41,8 @@ class Predictor:
             random weights.
         device: such as 'cpu' or 'cuda:0'; None selects a GPU if there is one.
         cfg_options: entries of the config to override.
-        config: the config of a work dir or a checkpoint. A config is code: without this
-            argument it must be one that a run of this user wrote.
+        config: the config of a work dir or a checkpoint, which runs as code. By default
+            the run's own is read as data.
         trust_checkpoint: let the checkpoint run the code that it contains while it is
             read. By default such a checkpoint, and every .pt2 file, is refused.
 
@@ -106,8 +106,8 @@ class Predictor:
             FileNotFoundError: there is no such file.
             ValueError: there is no image in a folder, or one cannot be read.
         """
-        _, single = expand(images)
-        results = [result for _, result in self.stream(images, **options)]
+        items, single = expand(images)
+        results = [result for _, result in self.stream(items, **options)]
         return results[0] if single else results
 
     def stream(

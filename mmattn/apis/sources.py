@@ -64,7 +64,8 @@ def expand(source: Any) -> tuple[list, bool]:
             pattern such as 'images/**/*.jpg', an address, or a list of these.
 
     Returns:
-        The list, and whether the source is one image rather than several.
+        The list, which expands to itself, and whether the source is one image rather
+        than several.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -82,7 +83,7 @@ def expand(source: Any) -> tuple[list, bool]:
         )
     if '://' in str(source):
         return [_checked_address(str(source))], True
-    path = Path(source).expanduser()
+    path = source if isinstance(source, Listed) else Path(source).expanduser()
     if path.is_dir():
         return _images_in(path), False
     if path.is_file():

@@ -56,7 +56,7 @@ def write_predictions(
         ValueError: none of the images could be read, or pictures would replace files
             that are read or that no call wrote.
     """
-    images = list(images)
+    images, _ = expand(images)
     folders = [out / 'drawn'] if draw else []
     if predictor.task == 'segmentation':
         folders.append(out / 'labels')
@@ -138,10 +138,9 @@ def _parts(lines: Path, items: Callable = lambda line: [line]) -> Iterator[bytes
     yield b']' if comma == b', ' else b'[]'
 
 
-def _check_folders(folders: Sequence[Path], images: Sequence[Any], out: Path):
+def _check_folders(folders: Sequence[Path], items: Sequence[Any], out: Path):
     """Check that results can go to `folders` without replacing other files."""
-    inputs = (item for item in expand(images)[0] if isinstance(item, Path))
-    read = {item.resolve().parent for item in inputs}
+    read = {item.resolve().parent for item in items if isinstance(item, Path)}
     is_ours = (out / FILE).exists() or (out / LINES).exists()
     for folder in folders:
         if folder.resolve() in read:

@@ -8,7 +8,7 @@ import os
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
 from importlib.machinery import PathFinder
@@ -95,7 +95,7 @@ def report(say: Callable[[str], None] = lambda _: None) -> dict:
     versions = installed_versions(OTHERS)
     say('asking the backends of each operator')
     operators, problems = operator_backends()
-    problems += gpu_problems(info) + requirement_problems()
+    problems += [*gpu_problems(info), *requirement_problems()]
     mismatches = [*family_problems(found), *version_problems(found, versions)]
     # Mismatches make imports fail, and reinstalling would not help.
     problems += mismatches or import_problems(found, versions, say)
@@ -149,104 +149,83 @@ def _distributions(families: Mapping[str, Mapping[str, str]]) -> list[str]:
     return [name for versions in families.values() for name in versions]
 
 
-def family_problems(found: Mapping) -> list[Problem]:
+def family_problems(found: Mapping) -> Iterator[Problem]:
     """Find distributions that overwrite one another, and mixed families."""
-    problems = []
     for package, families in found.items():
         names = _distributions(families)
         if len(names) > 1:
             keep = FAMILIES[package][MAINTAINED][0]
-            problems.append(
-                Problem(
-                    f'{" and ".join(names)} overwrite one another: each installs '
-                    f'{package}',
-                    f'pip uninstall -y {" ".join(names)} && pip install {keep}',
-                )
+            yield Problem(
+                f'{" and ".join(names)} overwrite one another: each installs {package}',
+                f'pip uninstall -y {" ".join(names)} && pip install {keep}',
             )
     single = {p: f for p, f in found.items() if len(_distributions(f)) == 1}
     originals = [p for p, families in single.items() if ORIGINAL in families]
     if originals and len(originals) < len(single):
         old = ' '.join(name for p in originals for name in _distributions(single[p]))
         new = ' '.join(FAMILIES[p][MAINTAINED][0] for p in originals)
-        problems.append(
-            Problem(
-                f'{old}: original mm packages beside maintained ones (onedl-*)',
-                f'pip uninstall -y {old} && pip install {new}',
-            )
+        yield Problem(
+            f'{old}: original mm packages beside maintained ones (onedl-*)',
+            f'pip uninstall -y {old} && pip install {new}',
         )
-    return problems
 
 
-def version_problems(found: Mapping, versions: Mapping[str, str]) -> list[Problem]:
+def version_problems(found: Mapping, versions: Mapping[str, str]) -> Iterator[Problem]:
     """Find versions that pip accepts and that do not work together."""
-    problems = []
     originals = {
         package: families[ORIGINAL]
         for package, families in found.items()
         if ORIGINAL in families
     }
     if originals and find_spec('pkg_resources') is None:
-        problems.append(
-            Problem(
-                f'{", ".join(originals)}: the original packages need pkg_resources, '
-                'which setuptools has until 81 (installed: '
-                f'{versions.get("setuptools", "none")})',
-                'pip install "setuptools<82"',
-            )
+        yield Problem(
+            f'{", ".join(originals)}: the original packages need pkg_resources, '
+            'which setuptools has until 81 (installed: '
+            f'{versions.get("setuptools", "none")})',
+            'pip install "setuptools<82"',
         )
     if found['mmengine'] and find_spec('distutils') is None:
-        problems.append(
-            Problem(
-                'mmengine needs distutils, which only setuptools provides since '
-                'Python 3.12',
-                'pip install setuptools',
-            )
+        yield Problem(
+            'mmengine needs distutils, which only setuptools provides since '
+            'Python 3.12',
+            'pip install setuptools',
         )
     numpy = versions.get('numpy', '2')
     old = [package for package in ('mmcv', 'mmdet', 'mmseg') if package in originals]
     if old and _release(numpy) >= (2,):
-        problems.append(
-            Problem(
-                f'{", ".join(old)}: the original packages were written for numpy 1, '
-                f'and numpy {numpy} is installed',
-                'pip install "numpy<2"',
-            )
+        yield Problem(
+            f'{", ".join(old)}: the original packages were written for numpy 1, '
+            f'and numpy {numpy} is installed',
+            'pip install "numpy<2"',
         )
     if MAINTAINED in found['mmseg'] and _release(numpy) < (2,):
-        problems.append(
-            Problem(
-                f'onedl-mmsegmentation needs numpy 2, and numpy {numpy} is installed',
-                'pip install "numpy>2"',
-            )
+        yield Problem(
+            f'onedl-mmsegmentation needs numpy 2, and numpy {numpy} is installed',
+            'pip install "numpy>2"',
         )
     refusing = [package for package in ('mmdet', 'mmseg') if package in originals]
     for name, version in originals.get('mmcv', {}).items():
         if refusing and _release(version) >= (2, 2):
-            problems.append(
-                Problem(
-                    f'{", ".join(refusing)}: the original packages refuse mmcv 2.2 and '
-                    f'later, and {name} {version} is installed',
-                    f'pip install --no-build-isolation "{name}>=2.0.0,<2.2.0"',
-                )
+            yield Problem(
+                f'{", ".join(refusing)}: the original packages refuse mmcv 2.2 and '
+                f'later, and {name} {version} is installed',
+                f'pip install --no-build-isolation "{name}>=2.0.0,<2.2.0"',
             )
-    return problems
 
 
-def requirement_problems() -> list[Problem]:
+def requirement_problems() -> Iterator[Problem]:
     """Find packages whose version mmattn does not support. Some may be missing."""
     try:
         requirements = metadata.requires('mmattn') or ()
     except metadata.PackageNotFoundError:  # a clone on PYTHONPATH
-        return []
-    problems = []
+        return
     for each in map(Requirement, requirements):
         if each.marker and not each.marker.evaluate({'extra': ''}):
             continue
         version = installed_versions([each.name]).get(each.name)
         if version and not each.specifier.contains(version, prereleases=True):
             what = f'mmattn requires {each}, and {version} is installed'
-            problems.append(Problem(what, f'pip install "{each}"'))
-    return problems
+            yield Problem(what, f'pip install "{each}"')
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -258,7 +237,7 @@ def import_problems(
     found: Mapping,
     versions: Mapping[str, str],
     say: Callable[[str], None] = lambda _: None,
-) -> list[Problem]:
+) -> Iterator[Problem]:
     """Find packages that fail to import.
 
     This process imports them one after another, since each alone would import torch
@@ -268,7 +247,6 @@ def import_problems(
     for package, families in found.items():
         if families:
             distributions[package] = ' '.join(_distributions(families))
-    problems = []
     for name, installed in distributions.items():
         module = MODULES.get(name, name)
         say(f'importing {module}')
@@ -279,8 +257,7 @@ def import_problems(
         except Exception as error:  # noqa: BLE001  a broken package may raise anything
             (*_, last) = traceback.format_exception_only(error)
             remedy = REINSTALLS.get(name, REINSTALL).format(installed)
-            problems.append(Problem(f'`import {module}` fails: {last.strip()}', remedy))
-    return problems
+            yield Problem(f'`import {module}` fails: {last.strip()}', remedy)
 
 
 def mmcv_operators() -> str:
@@ -294,39 +271,31 @@ def mmcv_operators() -> str:
     return f'compiled: {compiled.origin}'
 
 
-def gpu_problems(info) -> list[Problem]:
+def gpu_problems(info) -> Iterator[Problem]:
     """Find GPUs that torch cannot use or has no code for, and a missing Triton."""
     if torch.version.hip:
-        return []
+        return
     wheels = 'see https://pytorch.org/get-started for the index of its wheels'
     if not torch.cuda.is_available():
-        if not info.nvidia_gpu_models:
-            return []
-        return [
-            Problem(
+        if info.nvidia_gpu_models:
+            yield Problem(
                 f'{info.nvidia_gpu_models} is there, and torch {torch.__version__} '
                 'cannot use it',
                 f'update the driver, or install a CUDA build of torch: {wheels}',
             )
-        ]
-    problems = []
+        return
     arch_list = torch.cuda.get_arch_list()
     for index in range(torch.cuda.device_count()):
         capability = torch.cuda.get_device_capability(index)
         if not covers(arch_list, capability):
             major, minor = capability
-            problems.append(
-                Problem(
-                    f'torch {torch.__version__} has code for {" ".join(arch_list)}, '
-                    f'and cuda:{index} has compute capability {major}.{minor}',
-                    f'install a build of torch for it: {wheels}',
-                )
+            yield Problem(
+                f'torch {torch.__version__} has code for {" ".join(arch_list)}, '
+                f'and cuda:{index} has compute capability {major}.{minor}',
+                f'install a build of torch for it: {wheels}',
             )
     if find_spec('triton') is None:
-        problems.append(
-            Problem('no Triton: operators are slow on the GPU', 'pip install triton')
-        )
-    return problems
+        yield Problem('no Triton: operators are slow on the GPU', 'pip install triton')
 
 
 def covers(arch_list: Sequence[str], capability: tuple[int, int]) -> bool:

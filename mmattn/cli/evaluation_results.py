@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.runner import Runner
-from rich.table import Table
 
 from mmattn.errors import UserError
 
@@ -18,7 +17,7 @@ from ..evaluation import LabelConfusion
 from ..files.atomic import write_atomically
 from ..images.draw import draw_confusion, draw_precision_recall
 from ..results.matching import MATCH
-from .terminal import print_table
+from ..results.tables import class_table
 
 OURS = 'mmattn.CocoMetric'
 COUNTS = 'LabelConfusion', 'mmattn.LabelConfusion'
@@ -65,21 +64,6 @@ def counting_metric(runner: Runner):
     return metric
 
 
-def print_classes(figures: Mapping):
-    for kind, rows in figures.items():
-        table = Table(title=f'{kind}, each class')
-        table.add_column('class')
-        items = list(next(iter(rows.values())))
-        for item in items:
-            table.add_column(item, justify='right')
-        digits = 2 if kind == 'labels' else 3
-        for name, row in rows.items():
-            values = (row[item] for item in items)
-            known = (f'{x:.{digits}f}' if x == x else '-' for x in values)  # not NaN
-            table.add_row(name, *known)
-        print_table(table)
-
-
 def write_results(
     runner: Runner,
     metrics: Mapping[str, float],
@@ -111,7 +95,8 @@ def write_results(
         metrics=dict(metrics),
     )
     if per_class and (figures := metric.class_rows):
-        print_classes(figures)
+        for kind, rows in figures.items():
+            print(f'{kind} of each class\n{class_table(rows)}')
         content['classes'] = figures
         if not isinstance(metric, LabelConfusion):
             draw_precision_recall(metric.details, folder / CURVES)

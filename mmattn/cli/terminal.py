@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import UserError
-from ..files import read_config_file
-from ..files.dumped_config import read_dumped_config
+from ..files.config_files import SCOPE, find_config, merge_options, read_config_file
 
 # Causes that are mistakes in a program, such as a transform of a user.
 MISTAKES = AssertionError, AttributeError, LookupError, NameError, TypeError
@@ -96,8 +95,6 @@ def config_file(text: str) -> str:
     """
     path = Path(text)
     if not path.exists() and path.suffix in ('', '.py'):
-        from mmattn.compat.mmengine_scopes import SCOPE, find_config
-
         try:
             return str(find_config(text.removeprefix(f'{SCOPE}::')))
         except FileNotFoundError as error:
@@ -110,16 +107,6 @@ def config_file(text: str) -> str:
         suffixes = ', '.join(CONFIG_SUFFIXES)
         raise argparse.ArgumentTypeError(f'must be a file of {suffixes}, got {text}')
     return text
-
-
-def _config_or_folder(text: str) -> str:
-    from mmattn.weights.names import SCHEME, is_name
-
-    if Path(text).is_dir():
-        return text
-    if text.startswith(SCHEME) or (not Path(text).exists() and is_name(text)):
-        return text
-    return config_file(text)
 
 
 def add_config(parser: argparse.ArgumentParser):
@@ -137,7 +124,6 @@ def add_model(parser: argparse.ArgumentParser):
     parser.add_argument(
         'config',
         metavar='MODEL',
-        type=_config_or_folder,
         help='work dir of a run, or config file of mmdet, mmseg or mmpretrain, or the '
         'name of one of our configs or of weights',
     )
@@ -177,70 +163,30 @@ def parse_run(
 ) -> argparse.Namespace:
     """Parse the arguments of `add_model`.
 
-    A work dir gives its config and weights, and so does a name of weights.
+    `apis.find_model` finds the config and the weights.
     """
-    from mmattn.weights.resolve import check_name
+    from mmattn.apis.find import find_model
 
     args = parser.parse_args(argv)
     try:
-        _find_model(args)
-        if args.checkpoint is None:
-            parser.error(f'{args.config} requires --weights')
-        check_name(args.checkpoint)
+        found = find_model(args.config, args.checkpoint, args.cfg_options)
+        if found.cfg is None:
+            raise UserError(f'{args.config} is exported already: pass its work dir')
     except (FileNotFoundError, ValueError) as error:
         parser.error(str(error))
+    given, args.config = args.config, str(found.cfg.filename)
+    args.cfg, args.checkpoint = found.cfg, found.weights
+    if args.config != given:
+        print(f'{args.config}, {args.checkpoint}', file=sys.stderr)
     return args
 
 
-def _find_model(args: argparse.Namespace):
-    """Replace a work dir or a name of weights by its config and weights."""
-    given = args.config
-    if not Path(given).exists():
-        from mmattn.apis.find import named_weights
-
-        config, weights = named_weights(given)
-        args.config, args.checkpoint = str(config), args.checkpoint or weights
-    args.run_folder = args.config if Path(args.config).is_dir() else None
-    if args.run_folder is not None:
-        from mmattn.apis.find import CHOICES, run_checkpoint, run_config
-
-        folder = Path(args.run_folder)
-        args.config = str(run_config(folder))
-        if args.checkpoint is None or args.checkpoint in CHOICES:
-            args.checkpoint = str(run_checkpoint(folder, args.checkpoint))
-    if args.config != given:
-        print(f'{args.config}, {args.checkpoint}', file=sys.stderr)
-
-
 def config_of(args: argparse.Namespace):
-    """Return the config of the arguments, with the entries overridden.
-
-    The config of a work dir is read as data; another one runs. The work dir may have
-    moved since, so `work_dir` is where it is now.
-    """
-    if folder := getattr(args, 'run_folder', None):
-        cfg = read_dumped_config(args.config)
-        cfg.work_dir = folder
-    else:
-        cfg = read_config_file(args.config)
-    options = args.cfg_options or {}
-    cfg.merge_from_dict({k: _as_before(cfg, k, v) for k, v in options.items()})
-    return cfg
-
-
-def _as_before(cfg, key: str, value):
-    """Return an option, a list as a tuple where the config has a tuple.
-
-    Some transforms accept only tuples, and `[64,64]` on a command line is a list.
-    """
-    for name in key.split('.'):
-        if isinstance(cfg, list | tuple) and name.isdecimal() and int(name) < len(cfg):
-            cfg = cfg[int(name)]
-        elif hasattr(cfg, 'get'):
-            cfg = cfg.get(name)
-        else:
-            return value
-    return tuple(value) if isinstance(value, list) and isinstance(cfg, tuple) else value
+    """Return the config of the arguments, with the entries overridden."""
+    if 'cfg' not in args:
+        args.cfg = read_config_file(args.config)
+        merge_options(args.cfg, args.cfg_options)
+    return args.cfg
 
 
 def print_table(table):

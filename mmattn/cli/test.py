@@ -17,7 +17,7 @@ from mmengine.logging import print_log
 
 from mmattn.errors import UserError
 
-from ..engine.data import innermost_dataset
+from ..files.config_files import innermost_dataset
 from .evaluation_results import (
     COUNTS,
     counting_metric,

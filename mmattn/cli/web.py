@@ -7,8 +7,8 @@ import argparse
 from pathlib import Path
 
 from ..apis.config_model import ConfigModel
-from ..engine.data import innermost_dataset
 from ..errors import UserError
+from ..files.config_files import innermost_dataset
 from ..web import server
 from ..web.models import Models, Source, offered_models
 from ..web.photos import example_images, images_in

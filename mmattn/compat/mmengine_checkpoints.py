@@ -28,10 +28,15 @@ from mmattn.errors import UserError
 __all__ = ['correct_inferencer', 'correct_initializer', 'correct_loaders']
 
 
-def _read(file, map_location, source=None):
-    from mmattn.weights.read import may_run_code, read_checkpoint
+def _read(file, map_location, source):
+    from mmattn.weights.read import read_checkpoint
 
-    checkpoint = read_checkpoint(file, map_location, source)
+    return _without_config(read_checkpoint(file, map_location, source))
+
+
+def _without_config(checkpoint):
+    from mmattn.weights.read import may_run_code
+
     if not may_run_code() and isinstance(checkpoint, dict):
         meta = checkpoint.get('meta')
         if isinstance(meta, dict):
@@ -40,10 +45,9 @@ def _read(file, map_location, source=None):
 
 
 def load_from_name(filename, map_location=None):
-    from mmattn.weights.resolve import local_checkpoint, source_of
+    from mmattn.weights.resolve import read_named
 
-    path = local_checkpoint(filename)
-    return _read(path, map_location, source_of(filename, path))
+    return _without_config(read_named(filename, map_location))
 
 
 def load_from_http(filename, map_location=None, model_dir=None, progress=None):

@@ -1,4 +1,4 @@
-"""Build the model of a config, to run it with weights or to know its shapes."""
+"""Build the model of a config, and tell its classes."""
 
 import copy
 from collections.abc import Mapping
@@ -6,12 +6,13 @@ from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.logging import MMLogger
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import DATASETS, MODELS, DefaultScope
 from mmengine.runner import CheckpointLoader
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from ..weights.load import find_weights, load_weights
+from ..files.config_files import innermost_dataset
+from ..weights.load import find_weights, load_weights, may_load_partially
 
 DOWNLOADS = ('init_cfg', 'pretrained')
 
@@ -27,7 +28,8 @@ def build_model(
             the random ones.
 
     Raises:
-        ValueError: the checkpoint does not match the model exactly.
+        ValueError: the checkpoint does not match the model exactly, or with
+            `partial_loads` not at all.
     """
     model_cfg = cfg.model.copy()
     if 'data_preprocessor' in cfg:  # mmpretrain's runner moves it too
@@ -38,9 +40,43 @@ def build_model(
     if checkpoint is not None:
         loaded = CheckpointLoader.load_checkpoint(str(checkpoint), 'cpu')
         report = load_weights(model, find_weights(loaded, str(checkpoint)))
-        report.check(str(checkpoint), exact=True, advice=None)
+        partial = may_load_partially()
+        report.check(str(checkpoint), exact=True, partial=partial, advice=None)
         report.log(str(checkpoint), MMLogger.get_current_instance())
     return model.requires_grad_(False).eval(), loaded
+
+
+def class_names(cfg: Mapping, checkpoint: Mapping | None) -> dict:
+    """Return `classes` and `palette` of the metadata; None where they are unknown.
+
+    They come from the checkpoint, else from the data set of the config. A palette has
+    one color for each class, or is left out.
+    """
+    dataset = innermost_dataset(cfg.get('test_dataloader'))
+    sources = [((checkpoint or {}).get('meta') or {}).get('dataset_meta')]
+    sources += [dataset.get('metainfo'), _metainfo(dataset, cfg.get('default_scope'))]
+    found = {}
+    for key in ('classes', 'palette'):
+        values = [source[key] for source in sources if source and source.get(key)]
+        found[key] = values[0] if values else None
+    classes, palette = found['classes'], found['palette']
+    if classes is not None:
+        classes = [classes] if isinstance(classes, str) else list(map(str, classes))
+    # mmdet also takes the name of a palette, and classes of a user have no colors.
+    is_list = not isinstance(palette, str | None)
+    if not is_list or (classes is not None and len(palette) != len(classes)):
+        return dict(classes=classes, palette=None)
+    palette = [list(map(int, color)) for color in palette]
+    return dict(classes=classes, palette=palette)
+
+
+def _metainfo(dataset: Mapping, scope: str | None) -> Mapping:
+    """Return what the class of the data set says of it."""
+    if not isinstance(dataset.get('type'), str):
+        return {}
+    with DATASETS.switch_scope_and_registry(scope) as registry:
+        found = registry.get(dataset['type'])
+    return getattr(found, 'METAINFO', {})
 
 
 def build(cfg: Mapping, device: str = 'meta') -> nn.Module:

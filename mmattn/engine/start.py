@@ -10,8 +10,7 @@ from mmengine.runner import get_external_models, get_torchvision_models
 
 from mmattn.errors import UserError
 
-from ..compat.mmengine_scopes import config_folder, find_config
-from ..files import read_config_file
+from ..files.config_files import config_folder, find_config, read_config_file
 from ..registry import MODELS
 from ..weights.load import find_weights
 from ..weights.names import SCHEME, find_published, is_name

@@ -1,26 +1,21 @@
-"""Export the model of a config to a file."""
+"""Export the model of a config, or a detector of torchvision, to a file."""
 
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
 from mmengine.config import Config
-from mmengine.registry import DefaultScope
 from torch import Tensor, nn
 
 import mmattn
 from mmattn.errors import UserError
 
-from ..engine.data import DataError, innermost_dataset
-from ..engine.model import build_model
-from ..files import file_digest, read_config_file
+from ..engine.data import DataError
 from ..files.atomic import write_together
-from ..weights.resolve import local_checkpoint
-from .comparison import GivenImages, LabeledImages, compare
+from .comparison import Images, compare
+from .config_model import ConfigModel
 from .errors import ExportError
 from .graphs import graph_of
 from .graphs.normalized import Normalized
@@ -28,32 +23,51 @@ from .inputs import padded
 from .int8 import CALIBRATION_IMAGES, MIN_IMAGES, quantize, speedup
 from .int8 import check as check_int8
 from .metadata import Metadata
-from .openvino_ir import IR, openvino_package
-from .preprocessing import class_names, image_steps, normalization, raw_channels
+from .program import export_program, first_output
+from .reading import openvino_package
 from .runner import Runner
-from .torchvision_models import compare as compare_detector
-from .torchvision_models import preparation
+from .torchvision_model import TorchvisionModel
 from .verification import (
     MAX_DIFFERENCE_OF_SIZES,
     example_inputs,
-    is_detector,
+    inputs_of,
     least_valid_size,
     other_inputs,
-    verification_inputs,
-    verify_session,
+    verify,
 )
-from .write import (
-    FORMATS,
-    described,
-    export_program,
-    first_output,
-    open_session,
-    serialize,
-)
+from .writing import FORMATS, Format
 
 DYNAMIC = (None, 'batch', 'size')
 DTYPES = ('float32', 'uint8')
 LOGGER = logging.getLogger('mmattn')
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is exported, and what it is compared on.
+
+    Attributes:
+        source: the model as PyTorch runs it.
+        graph: what is exported of the model.
+        metadata: what the file tells of itself, but for its outputs.
+        format: how it is written.
+        batches: images or batches on which the graph and the file must agree; None for
+            noise.
+        images: on which PyTorch and the file must agree, each with its own preparation.
+        say: see `export_model`.
+    """
+
+    source: ConfigModel | TorchvisionModel
+    graph: nn.Module
+    metadata: Metadata
+    format: Format
+    batches: Iterable[Tensor | str | Path] | None = ()
+    images: Images | None = None
+    say: Callable[[str], None] = LOGGER.info
+
+    def compared(self, runner: Runner, images: Images):
+        """Return how the results of a file and of PyTorch compare."""
+        return compare(runner, self.source.predictions(images))
 
 
 def export_model(
@@ -131,28 +145,29 @@ def export_model(
             .bin file, keep their content.
     """
     out = Path(out)
-    format = _checked_format(out, format)
+    written = _checked_format(out, format)
     _check(shape, batch, dynamic, normalize, input_dtype)
-    if (int8 and format != 'onnx') or (keep_float and not int8):
+    if (int8 and written is not FORMATS['onnx']) or (keep_float and not int8):
         raise UserError('`int8` is for ONNX files, and `keep_float` for `int8`')
-    _check_writable(_files(out, format), force)
-    if isinstance(config, nn.Module):
-        if checkpoint is not None or cfg_options:
-            raise UserError('`checkpoint` and `cfg_options` are for configs')
-        model, cfg, entries = config, Config(), preparation(config)
-        entries['classes'] = classes and list(classes)
-    elif classes is not None:
-        raise UserError("`classes` is for torchvision's detectors")
+    files = written.files(out)
+    _check_writable(files, force)
+    if not isinstance(config, nn.Module):
+        if classes is not None:
+            raise UserError("`classes` is for torchvision's detectors")
+        source = ConfigModel(config, checkpoint, cfg_options)
+    elif checkpoint is not None or cfg_options:
+        raise UserError('`checkpoint` and `cfg_options` are for configs')
     else:
-        model, cfg, entries = _built(config, checkpoint, cfg_options)
+        source = TorchvisionModel(config, classes)
+    entries = source.entries
     if input_dtype == 'uint8' and entries['channel_order'] == 'file':
         raise UserError("`input_dtype='uint8'` is for RGB images, not for LoadChannels")
-    if input_dtype == 'uint8' and isinstance(config, nn.Module):
+    if input_dtype == 'uint8' and (entries['resize'] or {}).get('backend') == 'torch':
         raise UserError(
             "`input_dtype='uint8'` is for configs: torchvision resizes to floats"
         )
     settings = {} if output is None else dict(output=output)
-    graph = graph_of(model, part, **settings)
+    graph = graph_of(source.model, part, **settings)
     metadata = Metadata(
         task=graph.task,
         inputs=list(graph.input_names),
@@ -166,57 +181,55 @@ def export_model(
         **entries,
         **getattr(graph, 'metadata', {}),
     )
-    batches, images = _to_compare(cfg, verify, num_images, say)
-    if images is not None:
-        say(f'comparing with PyTorch on {images.name}')
-    content, metadata = export_graph(graph, metadata, format, batches)
-    if images is not None and metadata.task != 'features':
-        runner = Runner(on_arrays(open_session(content, format)), metadata)
-        if cfg:
-            found = compare(model, runner, cfg, images)
-        else:
-            found = compare_detector(model, runner, images.paths)
-        for line in found.lines():
-            say(line)
-        found.check()
+    batches, images = _to_compare(source, verify, num_images, say)
+    plan = Plan(source, graph, metadata, written, batches, images, say)
+    content, runner = export(plan)
     if int8:
-        content = _quantized(
-            content, graph, model, metadata, cfg, num_images, keep_float, say
-        )
-    if format == 'onnx':
-        content = (content,)
-    elif format == 'pt2':
-        content = (content, metadata.to_json().encode())
-    else:
-        content = (content.weights, content.xml)
-    write_together(dict(zip(_files(out, format), content, strict=True)))
-    return metadata
+        content = _quantized(plan, content, runner, num_images, keep_float)
+    write_together(dict(zip(files, content, strict=True)))
+    return runner.metadata
+
+
+def export(plan: Plan) -> tuple[list[bytes], Runner]:
+    """Return the content of the files of a plan, and what runs them.
+
+    Raises:
+        ExportError: the graph cannot be exported, or the file differs from PyTorch.
+    """
+    if plan.images is not None:
+        plan.say(f'comparing with PyTorch on {plan.images.name}')
+    content, runner = export_graph(plan.graph, plan.metadata, plan.format, plan.batches)
+    if plan.images is not None and plan.metadata.task != 'features':
+        found = plan.compared(runner, plan.images)
+        for line in found.lines():
+            plan.say(line)
+        found.check()
+    return content, runner
 
 
 def export_graph(
     graph: nn.Module,
     metadata: Metadata,
-    format: str,
-    verify: Iterable[Tensor | str | Path] | None = (),
-) -> tuple[bytes | IR, Metadata]:
-    """Return the content of a file with a graph, and its metadata with the outputs.
+    format: Format,
+    batches: Iterable[Tensor | str | Path] | None = (),
+) -> tuple[list[bytes], Runner]:
+    """Return the content of files with a graph, and what runs them.
 
     Args:
         graph: see `mmattn.export.graphs`.
         metadata: how images are prepared for the graph.
-        format: 'onnx', 'pt2' or 'openvino'.
-        verify: see `export_model`; None runs noise of the example's size.
+        format: one of `FORMATS`.
+        batches: see `export_model`; None runs noise of the example's size.
 
     Raises:
-        ExportError: the graph cannot be exported, or the outputs of the serialized
-            graph differ from PyTorch's. With `metadata.dynamic` this is tried at other
-            sizes, too.
+        ExportError: the graph cannot be exported, or the outputs of the file differ
+            from PyTorch's. With `metadata.dynamic` this is tried at other sizes, too.
         ValueError: the metadata do not describe a file that `load` runs.
     """
     if metadata.normalized:
         pad = metadata.pad['value']
         graph = Normalized(graph, metadata.mean, metadata.std, pad).eval()
-    inputs = example_inputs(graph, metadata)
+    inputs = example_inputs(metadata)
     program = export_program(graph, inputs, metadata.dynamic)
     names = graph.output_names or [
         f'feature{i}' for i in range(len(program.graph_signature.user_outputs))
@@ -224,88 +237,52 @@ def export_graph(
     metadata = replace(metadata, outputs=list(names))
     metadata.check()
     metadata.check_classes(first_output(program).shape)
-    content = serialize(program, metadata, format)
-    session = cache(lambda: open_session(content, format))
-    batches = (verification_inputs(each, graph, metadata) for each in verify or ())
-    verify_session(session, graph, batches)
+    model = format.convert(program, metadata)
+    content = format.content(model, metadata)
+    runner = format.runner(content)
+    verify(runner, graph, (inputs_of(each, metadata) for each in batches or ()))
     # The detections of noise nearly tie, so that rounding may swap them.
-    at_most = math.inf if is_detector(graph) else MAX_DIFFERENCE_OF_SIZES
-    if verify is None:
-        verify_session(session, graph, [inputs], at_most)
-    verify_session(session, graph, other_inputs(graph, metadata), at_most)
+    at_most = math.inf if metadata.per_image else MAX_DIFFERENCE_OF_SIZES
+    noise = [inputs] if batches is None else []
+    verify(runner, graph, [*noise, *other_inputs(metadata)], at_most)
     if metadata.dynamic == 'size':
-        least = least_valid_size(program, inputs, session, graph, metadata)
-        metadata = replace(metadata, least=least)
-        content = described(content, program, metadata, format)
-    return content, metadata
+        least = least_valid_size(program, inputs, runner, graph)
+        runner.metadata = replace(metadata, least=least)
+        content = format.content(model, runner.metadata)
+    return content, runner
 
 
-def _built(config, checkpoint, cfg_options) -> tuple[nn.Module, Config, dict]:
-    """Return the model of a config, the config, and entries of the metadata."""
-    cfg = config if isinstance(config, Config) else read_config_file(config)
-    if cfg_options:
-        cfg.merge_from_dict(dict(cfg_options))
-    if not cfg.get('model'):
-        raise UserError(f'the config must have a `model`, got {cfg.filename or cfg}')
-    checkpoint = None if checkpoint is None else local_checkpoint(checkpoint)
-    model, loaded = build_model(cfg, checkpoint)
-    entries = dict(
-        config=cfg.filename and Path(cfg.filename).name,
-        checkpoint_sha256=None if checkpoint is None else file_digest(checkpoint),
-        **normalization(model, raw_channels(cfg)),
-        **image_steps(cfg),
-        **class_names(cfg, loaded),
-    )
-    return model, cfg, entries
+def _to_compare(source, verify, num_images: int, say: Callable[[str], None]):
+    """Return the batches and paths for the graph, and the images to predict.
 
-
-def _to_compare(cfg, verify, num_images: int, say: Callable[[str], None]):
-    """Return the batches and paths for the graph, and the images for the pipeline.
-
-    The first is None for noise, the second None where the config prepares no images.
-    Detectors of torchvision have no config, and prepare images by themselves.
+    The first is None for noise, the second None where there is nothing to prepare.
     """
     if verify is None:
         try:
-            with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-                images = LabeledImages(cfg, num_images)
+            images = source.labeled(num_images)
         except DataError as error:
             say(f'comparing with PyTorch on noise alone: {error}')
             return None, None
         return images.paths, images
     verify = [verify] if isinstance(verify, (Tensor, str, Path)) else list(verify)
     paths = [each for each in verify if not isinstance(each, Tensor)]
-    has_pipeline = innermost_dataset(cfg.get('test_dataloader')).get('pipeline')
-    if paths and (has_pipeline or not cfg):
-        return verify, GivenImages(cfg, paths)
-    return verify, None
+    return verify, source.given(paths) if paths else None
 
 
-def _quantized(content, graph, model, metadata, cfg, count, keep_float, say) -> bytes:
-    """Return an ONNX file in int8 after the checks of `export_model`."""
+def _quantized(plan: Plan, content, runner: Runner, count: int, keep_float):
+    """Return the content of an ONNX file in int8 after the checks of `export_model`."""
     try:
-        with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
-            images = LabeledImages(cfg, max(count, MIN_IMAGES))
+        images = plan.source.labeled(max(count, MIN_IMAGES))
     except DataError as error:
         raise ExportError(f'int8 requires images of the test set: {error}') from error
     paths = images.paths[:: math.ceil(len(images.paths) / CALIBRATION_IMAGES)]
-    say(f'quantizing with {len(paths)} images, measuring on {images.name}')
-    batches = [verification_inputs(path, graph, metadata) for path in paths]
-    quantized = quantize(content, iter(batches), keep_float)
-    sessions = [open_session(each, 'onnx') for each in (content, quantized)]
-    runner = Runner(on_arrays(sessions[1]), metadata)
-    metrics = compare(model, runner, cfg, images).metrics
-    say(check_int8(metrics, speedup(*sessions, batches[0])))
-    return quantized
-
-
-def on_arrays(session: Callable[..., list[Tensor]]) -> Callable[..., list]:
-    """Return a session that takes and returns arrays."""
-
-    def run(*inputs):
-        return [out.numpy() for out in session(*map(torch.from_numpy, inputs))]
-
-    return run
+    plan.say(f'quantizing with {len(paths)} images, measuring on {images.name}')
+    batches = [[x.numpy() for x in inputs_of(path, plan.metadata)] for path in paths]
+    content = [quantize(*content, iter(batches), keep_float)]
+    faster = plan.format.runner(content)
+    metrics = plan.compared(faster, images).metrics
+    plan.say(check_int8(metrics, speedup(runner.run, faster.run, batches[0])))
+    return content
 
 
 def _rounded(shape: Sequence[int], divisor: int) -> list[int]:
@@ -333,23 +310,16 @@ def _check_writable(files: Sequence[Path], force: bool):
             raise FileNotFoundError(f'the folder {path.parent} does not exist')
 
 
-def _checked_format(out: Path, format: str | None) -> str:
+def _checked_format(out: Path, format: str | None) -> Format:
     suffix = out.suffix.removeprefix('.')
     format = format or ('openvino' if suffix == 'xml' else suffix)
     if format not in FORMATS:
-        raise UserError(f'`format` must be one of {FORMATS}, got {format!r}')
+        raise UserError(f'`format` must be one of {[*FORMATS]}, got {format!r}')
     if format == 'openvino':
         openvino_package()
         if suffix != 'xml':
             raise UserError(f'a file for OpenVINO must end with .xml, got {out}')
-    return format
-
-
-def _files(out: Path, format: str) -> list[Path]:
-    """Return the files of an export; without the last one it is not complete."""
-    if format == 'openvino':
-        return [out.with_suffix('.bin'), out]
-    return [out, Path(f'{out}.json')] if format == 'pt2' else [out]
+    return FORMATS[format]
 
 
 def _check(shape, batch, dynamic, normalize, input_dtype):

@@ -36,19 +36,14 @@ class Prepared:
         return width / W, height / H
 
 
-def read(image, metadata: Metadata) -> np.ndarray:
-    """Return an image as `prepare` takes it; see `mmattn.images`."""
-    if metadata.raw is None:
-        return read_image(image)
-    return read_channels(image, metadata.raw)
-
-
-def prepare(image: np.ndarray, metadata: Metadata) -> Prepared:
-    """Resize, crop and normalize an image of `read`.
+def prepare(image, metadata: Metadata) -> Prepared:
+    """Read an image as `mmattn.images` does, and resize, crop and normalize it.
 
     If the graph has a fixed shape, an image that the pipeline makes larger is shrunk to
     fit. A pipeline that crops or that ignores the ratio is scaled to the shape.
     """
+    raw = metadata.raw
+    image = read_image(image) if raw is None else read_channels(image, raw)
     original = image.shape[:2]
     size, crop = target_size(original, metadata)
     # Resizing makes rows of the new width first.
@@ -73,13 +68,17 @@ def prepare(image: np.ndarray, metadata: Metadata) -> Prepared:
     return Prepared(pixels, original)
 
 
+def batch_shape(images: Sequence[Prepared], metadata: Metadata) -> list[int]:
+    """Return the height and width to which the images of a batch are padded."""
+    if metadata.dynamic != 'size':
+        return metadata.shape
+    largest = np.max([image.size for image in images], axis=0).tolist()
+    return padded(largest, metadata.pad['divisor'])
+
+
 def stack(images: Sequence[Prepared], metadata: Metadata) -> np.ndarray:
     """Return a batch of images, shape (B, C, H, W), padded below and to the right."""
-    if metadata.dynamic == 'size':
-        largest = np.max([image.size for image in images], axis=0).tolist()
-        shape = padded(largest, metadata.pad['divisor'])
-    else:
-        shape = metadata.shape
+    shape = batch_shape(images, metadata)
     check_pixels(len(images) * prod(shape), 'a batch')
     least = metadata.least or (1, 1)
     if shape[0] < least[0] or shape[1] < least[1]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from .errors import ExportError
 
@@ -23,7 +23,9 @@ SCOPES = 'pkg.torch.onnx.name_scopes'  # modules of a node, written by the expor
 
 
 def quantize(
-    content: bytes, batches: Iterator[Sequence[Tensor]], keep_float: Sequence[str] = ()
+    content: bytes,
+    batches: Iterator[Sequence[np.ndarray]],
+    keep_float: Sequence[str] = (),
 ) -> bytes:
     """Return an ONNX file whose convolutions and products of weights compute in int8.
 
@@ -49,9 +51,7 @@ def quantize(
     class Reader(quantization.CalibrationDataReader):
         def get_next(self):
             inputs = next(batches, None)
-            if inputs is None:
-                return None
-            return {k: v.numpy() for k, v in zip(names, inputs, strict=True)}
+            return inputs and dict(zip(names, inputs, strict=True))
 
     with TemporaryDirectory() as folder:
         path = Path(folder, 'model.onnx')
@@ -92,7 +92,7 @@ def _chosen(graph, keep_float: Sequence[str]) -> list[str]:
     return chosen
 
 
-def speedup(run: Callable, other: Callable, inputs: Sequence[Tensor]) -> float:
+def speedup(run: Callable, other: Callable, inputs: Sequence) -> float:
     """Return how many times as fast the second function is, measured in turns."""
     seconds = [], []
     for i in range(ROUNDS + 1):

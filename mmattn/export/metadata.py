@@ -91,12 +91,16 @@ class Metadata:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> 'Metadata':
-        """Read a description, ignoring keys of newer versions.
+    def from_json(cls, text: str | None) -> 'Metadata':
+        """Read a file's description, ignoring keys of newer versions.
 
         Raises:
-            ValueError: the text is no description, or lacks a key.
+            ValueError: there is none, the text is no description, or it lacks a key.
         """
+        if text is None:
+            raise UserError(
+                'it has no metadata of mmattn; `mmattn export` writes files that do'
+            )
         if len(text) > MAX_TEXT:
             raise UserError(
                 f'the metadata must have at most {MAX_TEXT} characters, got {len(text)}'
@@ -140,6 +144,11 @@ class Metadata:
     def raw(self) -> int | None:
         """Return the channels of images that are read as they are, None for RGB."""
         return len(self.mean) if self.channel_order == 'file' else None
+
+    @property
+    def per_image(self) -> bool:
+        """Return whether the graph takes the size of each image without padding."""
+        return 'image_size' in self.inputs
 
     @property
     def channels(self) -> int:

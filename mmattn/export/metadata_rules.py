@@ -1,7 +1,6 @@
 """Rules for the metadata of exported files, which may come from anywhere."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 TASKS = ('features', 'classification', 'segmentation', 'detection')
@@ -11,108 +10,90 @@ MAX_NUMBER = 1e9
 Check = Callable[[Any], bool]
 
 
-def is_text(value: Any) -> bool:
-    return type(value) is str
+def of_type(*kinds: type, least: float | None = None, most: float = 0) -> Check:
+    """Return a check of the type, and of numbers from `least` to `most`."""
+    return lambda value: (
+        type(value) in kinds and (least is None or least <= value <= most)
+    )
 
 
-def is_flag(value: Any) -> bool:
-    return type(value) is bool
+def list_of(is_item: Check, length: int | None = None) -> Check:
+    """Return a check of lists of valid items, of a length if it is given."""
+    return lambda value: (
+        type(value) is list
+        and length in (None, len(value))
+        and all(map(is_item, value))
+    )
 
 
-def is_count(value: Any) -> bool:
-    return type(value) is int and 1 <= value <= MAX_SIDE
-
-
-def is_byte(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= 255
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value is a finite number, and not huge."""
-    return type(value) in (int, float) and -MAX_NUMBER <= value <= MAX_NUMBER
-
-
-def is_positive(value: Any) -> bool:
-    return is_number(value) and value > 0
-
-
-def is_fraction(value: Any) -> bool:
-    return is_number(value) and 0 <= value <= 1
-
-
-def is_choice(value: Any, accepted: tuple) -> bool:
-    return type(value) in map(type, accepted) and value in accepted
-
-
-def is_list(value: Any, is_item: Check, length: int | None = None) -> bool:
-    """Return whether a value is a list of valid items, of a length if it is given."""
-    is_long = type(value) is list and length in (None, len(value))
-    return is_long and all(map(is_item, value))
-
-
-def is_names(value: Any) -> bool:
-    return is_list(value, is_text) and len(value) > 0
-
-
-def is_dict(value: Any, checks: dict[str, Check]) -> bool:
-    """Return whether a value is a dict of these keys with valid values."""
-    same_keys = type(value) is dict and set(value) == set(checks)
-    return same_keys and all(check(value[key]) for key, check in checks.items())
-
-
-def is_none(value: Any) -> bool:
-    return value is None
+def dict_of(**checks: Check) -> Check:
+    """Return a check of dicts of these keys with valid values."""
+    return lambda value: (
+        type(value) is dict
+        and set(value) == set(checks)
+        and all(check(value[key]) for key, check in checks.items())
+    )
 
 
 def any_of(*checks: Check) -> Check:
     return lambda value: any(check(value) for check in checks)
 
 
+def optional(check: Check) -> Check:
+    return any_of(of_type(type(None)), check)
+
+
 def choice(*accepted: Any) -> tuple[Check, str]:
-    return partial(is_choice, accepted=accepted), f'one of {list(accepted)}'
+    kinds = set(map(type, accepted))
+    return (
+        lambda value: type(value) in kinds and value in accepted,
+        f'one of {list(accepted)}',
+    )
 
 
-is_size = partial(is_list, is_item=is_count, length=2)
-is_color = partial(is_list, is_item=is_byte, length=3)
+is_text, is_flag = of_type(str), of_type(bool)
+is_count = of_type(int, least=1, most=MAX_SIDE)
+is_number = of_type(int, float, least=-MAX_NUMBER, most=MAX_NUMBER)
+is_positive = of_type(int, float, least=1e-300, most=MAX_NUMBER)
+is_size, is_texts = list_of(is_count, 2), list_of(is_text)
+is_color = list_of(of_type(int, least=0, most=255), 3)
 INTERPOLATION = dict(interpolation=is_text, backend=is_text)
-TO_SCALE = INTERPOLATION | dict(scale=is_size, keep_ratio=is_flag)
-TO_SHORT_SIDE = INTERPOLATION | dict(short_side=is_count)
-BY_FACTOR = INTERPOLATION | dict(factor=is_positive)
-PADDING = dict(divisor=is_count, value=is_number)
-RESIZE = (
-    is_none,
-    partial(is_dict, checks=TO_SCALE),
-    partial(is_dict, checks=TO_SHORT_SIDE),
-    partial(is_dict, checks=BY_FACTOR),
+RESIZES = (
+    INTERPOLATION | dict(scale=is_size, keep_ratio=is_flag),
+    INTERPOLATION | dict(short_side=is_count),
+    INTERPOLATION | dict(factor=is_positive),
 )
 # Check of each attribute, and what it accepts.
 RULES = {
     'task': choice(*TASKS),
     'inputs': choice(['image'], ['image', 'image_size']),
-    'outputs': (is_names, 'names'),
+    'outputs': (lambda value: is_texts(value) and len(value) > 0, 'names'),
     'shape': (is_size, 'a height and a width'),
     'batch': (is_count, 'a positive number'),
     'dynamic': choice(None, 'batch', 'size'),
-    'least': (any_of(is_none, is_size), 'null, or a height and a width'),
-    'mean': (partial(is_list, is_item=is_number), 'numbers'),
-    'std': (partial(is_list, is_item=is_positive), 'positive numbers'),
+    'least': (optional(is_size), 'null, or a height and a width'),
+    'mean': (list_of(is_number), 'numbers'),
+    'std': (list_of(is_positive), 'positive numbers'),
     'channel_order': choice('rgb', 'bgr', 'file'),
     'normalized': choice(False, True),
     'input_dtype': choice('float32', 'uint8'),
     'resize': (
-        any_of(*RESIZE),
-        f'null, or have {[*TO_SCALE]}, {[*TO_SHORT_SIDE]} or {[*BY_FACTOR]}',
+        optional(any_of(*(dict_of(**keys) for keys in RESIZES))),
+        f'null, or have {" or ".join(str(list(keys)) for keys in RESIZES)}',
     ),
-    'crop': (any_of(is_none, is_size), 'null, or a height and a width'),
-    'pad': (partial(is_dict, checks=PADDING), f'numbers {[*PADDING]}'),
-    'classes': (any_of(is_none, partial(is_list, is_item=is_text)), 'null, or names'),
+    'crop': (optional(is_size), 'null, or a height and a width'),
+    'pad': (dict_of(divisor=is_count, value=is_number), 'a divisor and a value'),
+    'classes': (optional(is_texts), 'null, or names'),
     'palette': (
-        any_of(is_none, partial(is_list, is_item=is_color)),
+        optional(list_of(is_color)),
         'null, or lists of three numbers from 0 to 255',
     ),
     'align_corners': choice(False, True),
-    'mask_threshold': (any_of(is_none, is_fraction), 'null, or from 0 to 1'),
+    'mask_threshold': (
+        optional(of_type(int, float, least=0, most=1)),
+        'null, or from 0 to 1',
+    ),
     'version': (is_text, 'a text'),
-    'config': (any_of(is_none, is_text), 'null, or a text'),
-    'checkpoint_sha256': (any_of(is_none, is_text), 'null, or a text'),
+    'config': (optional(is_text), 'null, or a text'),
+    'checkpoint_sha256': (optional(is_text), 'null, or a text'),
 }

@@ -12,6 +12,7 @@ from pycocotools.cocoeval import COCOeval
 from mmattn.errors import UserError
 
 from ..data.coco_json import index
+from .metadata import Metadata
 
 IGNORED = 255
 
@@ -103,3 +104,89 @@ def overlap(counts: np.ndarray) -> dict[str, float]:
 def accuracy(labels: Sequence[int], found: Sequence[int]) -> dict[str, float]:
     """Return the share of images whose best class is right, in percent."""
     return dict(top1=100 * float(np.mean(np.equal(labels, found))))
+
+
+class Metrics:
+    """Measure results of PyTorch and of a file on annotated images."""
+
+    def __init__(self, metadata: Metadata):
+        self.task = metadata.task
+        self.with_masks = 'masks' in metadata.outputs
+        self.classes = len(metadata.classes or ())
+        self.images, self.annotations, self.labels = [], [], []
+        self.results = [], []  # of PyTorch, of the file
+
+    def add(self, prediction, found):
+        """Add the results of an image; images without annotations do not count.
+
+        Args:
+            prediction: of PyTorch, see `mmattn.export.comparison.Prediction`.
+            found: the result of the file.
+        """
+        truth, results = prediction.truth or {}, (prediction.result, found)
+        if not self.classes:
+            return
+        if self.task == 'detection' and prediction.instances is not None:
+            key = len(self.images)
+            H, W = truth.ori_shape[:2]
+            self.images.append(dict(id=key, height=H, width=W))
+            for each in prediction.instances:
+                self.annotations.append(
+                    _annotation(each, key, len(self.annotations) + 1)
+                )
+            values = [each.to_coco(key) for each in results]
+        elif self.task == 'segmentation' and 'gt_sem_seg' in truth:
+            labels = truth.gt_sem_seg.data[0].numpy()
+            if labels.shape != results[0].labels.shape:
+                return
+            values = [confusion(labels, each.labels, self.classes) for each in results]
+        elif self.task == 'classification' and _has_one_label(truth):
+            self.labels.append(int(truth.gt_label))
+            values = [each.label for each in results]
+        else:
+            return
+        for all_values, value in zip(self.results, values, strict=True):
+            all_values.append(value)
+
+    def measured(self) -> dict[str, tuple[float, float]]:
+        """Return the value of PyTorch and of the file by the name of the metric."""
+        if not self.results[0] or (self.task == 'detection' and not self.annotations):
+            return {}
+        if self.task == 'detection':
+            categories = range(1, self.classes + 1)
+            content = dict(images=self.images, annotations=self.annotations)
+            content |= dict(categories=[dict(id=each) for each in categories])
+            truth = coco_of(content)
+            pair = [
+                average_precision(
+                    truth, dict(enumerate(each)), categories, self.with_masks
+                )
+                for each in self.results
+            ]
+        elif self.task == 'segmentation':
+            counts = [np.sum(each, 0) for each in self.results]
+            if not counts[0].any():
+                return {}
+            pair = [overlap(each) for each in counts]
+        else:
+            pair = [accuracy(self.labels, each) for each in self.results]
+        return {name: (pair[0][name], pair[1][name]) for name in pair[0]}
+
+
+def _annotation(instance: Mapping, image: int, key: int) -> dict:
+    x1, y1, x2, y2 = map(float, instance['bbox'])
+    entry = dict(
+        id=key,
+        image_id=image,
+        category_id=int(instance['bbox_label']) + 1,
+        bbox=[x1, y1, x2 - x1, y2 - y1],
+        area=(x2 - x1) * (y2 - y1),
+        iscrowd=int(instance.get('ignore_flag', 0)),
+    )
+    if instance.get('mask'):
+        entry['segmentation'] = instance['mask']
+    return entry
+
+
+def _has_one_label(truth: Mapping) -> bool:
+    return 'gt_label' in truth and truth.gt_label.numel() == 1

@@ -1,4 +1,4 @@
-"""Compare serialized graphs with PyTorch, also at other sizes."""
+"""Compare exported files with PyTorch, also at other sizes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -9,77 +9,40 @@ from torch.export import ExportedProgram
 
 from .errors import ExportError
 from .graphs.nms import EMPTY
-from .inputs import prepare, read, stack
+from .inputs import prepare, stack
 from .metadata import Metadata
-from .sizes import SMALLEST, least_size, takes_the_same_branches
-from .write import REFUSALS, difference
+from .program import REFUSALS
+from .runner import Runner
 
 MAX_DIFFERENCE = 1e-3  # relative, of a verified file
 # Relative, at other sizes than the example's, on noise. A constant of the example's
 # size that is left in a graph can change the output as little as 1e-4.
 MAX_DIFFERENCE_OF_SIZES = 2e-5
-Session = Callable[[], Callable[..., list[Tensor]]]
 OTHER_SIZES = (37, 19), (-29, -13)  # pixels that are added to height and width
+SMALLEST = 32  # pixels; smaller images are not tried
 
 
-def is_detector(graph: nn.Module) -> bool:
-    """Return whether a graph takes the sizes of images without padding."""
-    return 'image_size' in graph.input_names
-
-
-def example_inputs(graph: nn.Module, metadata: Metadata) -> tuple[Tensor, ...]:
+def example_inputs(metadata: Metadata) -> tuple[Tensor, ...]:
     """Return images of noise, and their sizes if the graph takes them."""
     # torch.export takes a batch of 1 for a constant.
-    is_fixed = metadata.dynamic is None or is_detector(graph)
+    is_fixed = metadata.dynamic is None or metadata.per_image
     batch = metadata.batch if is_fixed else max(2, metadata.batch)
-    return _noise(graph, metadata, batch, metadata.shape)
+    return _noise(metadata, batch, metadata.shape)
 
 
-def other_inputs(graph: nn.Module, metadata: Metadata) -> Iterator[tuple[Tensor, ...]]:
+def other_inputs(metadata: Metadata) -> Iterator[tuple[Tensor, ...]]:
     """Yield inputs of other sizes than the example's, if sizes are dynamic."""
     (H, W), batch = metadata.shape, metadata.batch
-    batches = (batch, batch) if is_detector(graph) else (max(2, batch) + 1, 1)
+    batches = (batch, batch) if metadata.per_image else (max(2, batch) + 1, 1)
     for count, (dy, dx) in zip(batches, OTHER_SIZES, strict=True):
         if metadata.dynamic == 'size':
             least = min(H, W, SMALLEST)
-            yield _noise(
-                graph, metadata, count, (max(H + dy, least), max(W + dx, least))
-            )
+            yield _noise(metadata, count, (max(H + dy, least), max(W + dx, least)))
         elif metadata.dynamic == 'batch':
-            yield _noise(graph, metadata, count, (H, W))
+            yield _noise(metadata, count, (H, W))
 
 
-def least_valid_size(
-    program: ExportedProgram,
-    inputs: Sequence[Tensor],
-    session: Session,
-    graph: nn.Module,
-    metadata: Metadata,
-) -> list[int]:
-    """Return the least height and width for which a file of dynamic size is valid.
-
-    Args:
-        program: the exported graph.
-        inputs: the example that it was exported with.
-        session, graph: see `verify_session`.
-        metadata: how images are prepared for the graph.
-    """
-    if is_detector(graph):
-        is_valid = takes_the_same_branches(program, inputs)
-        return list(least_size(metadata.shape, is_valid))
-
-    def is_valid(height: int, width: int) -> bool:
-        noise = _noise(graph, metadata, len(inputs[0]), (height, width))
-        try:
-            verify_session(session, graph, [noise], MAX_DIFFERENCE_OF_SIZES)
-        except REFUSALS:
-            return False
-        return True
-
-    return list(least_size(metadata.shape, is_valid))
-
-
-def _noise(graph, metadata, batch, shape):
+def _noise(metadata: Metadata, batch: int, shape: Sequence[int]) -> tuple[Tensor, ...]:
     size = (batch, metadata.channels, *shape)
     generator = torch.Generator().manual_seed(0)
     if metadata.normalized:
@@ -87,59 +50,49 @@ def _noise(graph, metadata, batch, shape):
         image = image.to(getattr(torch, metadata.input_dtype))
     else:
         image = torch.randn(size, generator=generator)
-    return with_sizes(graph, image)
+    return inputs_of(image, metadata)
 
 
-def with_sizes(graph: nn.Module, image: Tensor) -> tuple[Tensor, ...]:
-    """Return the inputs of a graph for images without padding."""
-    if 'image_size' not in graph.input_names:
-        return (image,)
-    return image, torch.tensor([image.shape[-2:]] * len(image))
-
-
-def verification_inputs(
-    image: Tensor | str | Path, graph: nn.Module, metadata: Metadata
-) -> tuple[Tensor, ...]:
+def inputs_of(image: Tensor | str | Path, metadata: Metadata) -> tuple[Tensor, ...]:
     """Return the inputs of a graph for a batch, or for an image as the runner does."""
     if isinstance(image, Tensor):
-        return with_sizes(graph, image)
-    prepared = [prepare(read(image, metadata), metadata)] * metadata.batch
-    inputs = (torch.from_numpy(stack(prepared, metadata)),)
-    if 'image_size' in graph.input_names:
-        inputs += (torch.tensor([each.size for each in prepared]),)
-    return inputs
+        sizes = [image.shape[-2:]] * len(image)
+    else:
+        prepared = [prepare(image, metadata)] * metadata.batch
+        sizes = [each.size for each in prepared]
+        image = torch.from_numpy(stack(prepared, metadata))
+    return (image, torch.tensor(sizes)) if metadata.per_image else (image,)
 
 
-def verify_session(
-    session: Session,
+def verify(
+    runner: Runner,
     graph: nn.Module,
     batches: Iterable[Sequence[Tensor]],
     at_most: float = MAX_DIFFERENCE,
-) -> float:
-    """Return the largest difference between a serialized graph and PyTorch.
+):
+    """Compare the outputs of an exported file with PyTorch's.
 
     Args:
-        session: returns what runs the serialized graph, see `open_session`.
+        runner: runs the file.
         graph: the graph that was exported.
         batches: inputs of the graph.
         at_most: difference that is accepted, over the largest value of an output.
 
     Raises:
-        ExportError: an output differs by more, or the serialized graph cannot run.
+        ExportError: an output differs by more, or the file cannot run.
     """
-    largest = 0.0
     for inputs in batches:
         with torch.no_grad():
             expected = graph(*inputs)
         shape = tuple(inputs[0].shape)
         try:
-            outputs = session()(*inputs)
+            outputs = runner.run(*(x.numpy() for x in inputs))
         except Exception as error:  # ONNX Runtime's errors have no common base
             raise ExportError(
                 f'the exported model fails with images of shape {shape}: {error}'
             ) from error
-        names = graph.output_names or [f'feature{i}' for i in range(len(expected))]
-        if is_detector(graph):
+        names, outputs = runner.metadata.outputs, list(map(torch.from_numpy, outputs))
+        if runner.metadata.per_image:
             names = 'boxes', 'scores', *names[1:]
             outputs = boxes_and_scores(in_order_of(expected, outputs))
             expected = boxes_and_scores(expected)
@@ -153,8 +106,25 @@ def verify_session(
                     f'{found:.1e} of its largest value with images of shape {shape}; '
                     f'at most {at_most} is accepted'
                 )
-            largest = max(largest, found)
-    return largest
+
+
+def difference(output: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, relative to the largest expected value.
+
+    For integers it is the share of elements that differ.
+
+    Raises:
+        ExportError: the shapes differ.
+    """
+    if output.shape != expected.shape:
+        raise ExportError(
+            f'an output of the exported model has the shape {tuple(output.shape)}, but '
+            f'the output of PyTorch has {tuple(expected.shape)}'
+        )
+    if not expected.is_floating_point():
+        return (output != expected).double().mean().item()
+    largest = expected.abs().max().clamp(min=torch.finfo(expected.dtype).tiny)
+    return ((output - expected).abs().max() / largest).item()
 
 
 def boxes_and_scores(outputs: Sequence[Tensor]) -> list[Tensor]:
@@ -189,3 +159,82 @@ def in_order_of(
             for out, unordered in zip(ordered, outputs, strict=True):
                 out[i, :count] = unordered[i, order]
     return ordered
+
+
+def least_valid_size(
+    program: ExportedProgram,
+    inputs: Sequence[Tensor],
+    runner: Runner,
+    graph: nn.Module,
+) -> list[int]:
+    """Return the least height and width for which a file of dynamic size is valid.
+
+    torch.export takes the branches that the example's size takes. An ONNX file does not
+    check that the size of an image takes them, too.
+
+    Args:
+        program: the exported graph.
+        inputs: the example that it was exported with.
+        runner, graph: see `verify`.
+    """
+    metadata = runner.metadata
+    if metadata.per_image:
+        return least_size(metadata.shape, takes_the_same_branches(program, inputs))
+
+    def is_valid(height: int, width: int) -> bool:
+        noise = _noise(metadata, len(inputs[0]), (height, width))
+        try:
+            verify(runner, graph, [noise], MAX_DIFFERENCE_OF_SIZES)
+        except REFUSALS:
+            return False
+        return True
+
+    return least_size(metadata.shape, is_valid)
+
+
+def least_size(shape: Sequence[int], is_valid: Callable[[int, int], bool]) -> list[int]:
+    """Return the least height and width from which on a file is valid.
+
+    Both are the same number, but at most the side of the example.
+
+    Args:
+        shape: height and width of the example.
+        is_valid: whether the file is valid for a height and width.
+    """
+    H, W = shape
+
+    def clipped(side: int) -> list[int]:
+        return [min(side, H), min(side, W)]
+
+    invalid, valid = SMALLEST, max(H, W)
+    if invalid >= valid or is_valid(*clipped(invalid)):
+        return clipped(invalid)
+    while valid - invalid > 1:
+        middle = (invalid + valid) // 2
+        if is_valid(*clipped(middle)):
+            valid = middle
+        else:
+            invalid = middle
+    return clipped(valid)
+
+
+def takes_the_same_branches(
+    program: ExportedProgram, inputs: Sequence[Tensor]
+) -> Callable[[int, int], bool]:
+    """Return a function that tells whether a size takes the branches of the example.
+
+    Args:
+        program: a program of dynamic height and width.
+        inputs: the example, whose first is the image.
+    """
+    image, *others = (x.to('meta') for x in inputs)
+    check = program.module()._guards_fn
+
+    def takes_them(height: int, width: int) -> bool:
+        try:
+            check(image.new_empty(*image.shape[:2], height, width), *others)
+        except AssertionError:
+            return False
+        return True
+
+    return takes_them

@@ -59,7 +59,6 @@ def write_page(
     model: str | Path,
     folder: str | Path,
     *,
-    title: str | None = None,
     examples: Sequence[str | Path] = (),
     archive: str | Path | None = None,
     force: bool = False,
@@ -72,7 +71,6 @@ def write_page(
     Args:
         model: an .onnx file of `export_model`.
         folder: new or empty folder.
-        title: heading of the page; it defaults to the name of the config.
         examples: images that a visitor may choose. They are copied into the folder.
         archive: onnxruntime-web-1.30.0.tgz, if it is here. Otherwise it is downloaded
             from npm once. Its SHA-256 is checked.
@@ -112,7 +110,7 @@ def write_page(
     colors = metadata.palette if metadata.task == 'segmentation' else None
     colors = colors or class_colors(max(len(metadata.classes or ()), MIN_COLORS))
     described = asdict(metadata) | dict(
-        title=title or Path(metadata.config or model).stem,
+        title=Path(metadata.config or model).stem,
         colors=colors,
         examples=[f'examples/{name}' for name in names],
         bytes=sum((folder / name).stat().st_size for name in LOADED),

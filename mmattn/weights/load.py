@@ -212,16 +212,14 @@ def may_load_partially() -> bool:
     return _PARTIAL.get()
 
 
-def initialize_from_checkpoint(
-    module: nn.Module, name: str, prefix: str | None = None
-) -> LoadReport:
+def initialize_from_checkpoint(module: nn.Module, name: str) -> LoadReport:
     """Read weights by any name of `local_checkpoint`, and `initialize` a module.
 
     Raises:
         ValueError: see `local_checkpoint`, `read_checkpoint` and `initialize`.
         OSError: see `local_checkpoint`.
     """
-    return initialize(module, read_named(name), name, prefix)
+    return initialize(module, read_named(name), name)
 
 
 def initialize(

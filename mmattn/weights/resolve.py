@@ -64,12 +64,6 @@ def local_checkpoint(name: str | Path) -> Path:
     return path
 
 
-def source_of(name: str | Path, path: Path) -> str:
-    """Return how errors name a checkpoint: its name and the path of its copy."""
-    is_path = Path(name).expanduser() == path
-    return str(name) if is_path else f'{name} (kept at {path})'
-
-
 def read_named(name: str | Path, map_location='cpu'):
     """Return the content of a checkpoint, see `local_checkpoint` and `read_checkpoint`.
 
@@ -78,7 +72,9 @@ def read_named(name: str | Path, map_location='cpu'):
         map_location: as for `torch.load`.
     """
     path = local_checkpoint(name)
-    return read_checkpoint(path, map_location, source_of(name, path))
+    is_path = Path(name).expanduser() == path
+    source = str(name) if is_path else f'{name} (kept at {path})'
+    return read_checkpoint(path, map_location, source)
 
 
 def check_name(name: str):

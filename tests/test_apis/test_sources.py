@@ -7,7 +7,7 @@ from PIL import Image
 from predictor_models import noise
 
 from mmattn.apis import sources
-from mmattn.apis.sources import count, expand, pictures
+from mmattn.apis.sources import Listed, count, expand, pictures
 
 
 def read(source, **options):
@@ -53,6 +53,8 @@ def test_files_and_folders(folder):
     names = [picture.source for picture in read(str(folder))]
     assert names == [str(folder / name) for name in ('a.PNG', 'b.png')]
     assert not expand(folder)[1]
+    items, _ = expand(folder)
+    assert [type(item) for item in expand(items)[0]] == [Listed] * len(items)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 import mmattn
 from mmattn.compat import mmengine_scopes
-from mmattn.compat.mmengine_scopes import find_config
+from mmattn.files.config_files import find_config
 
 ROOT = Path(mmattn.__file__).parents[1]
 BASES = {

@@ -2,7 +2,7 @@
 
 from mmengine.config import Config
 
-from mmattn.export.api import build_model
+from mmattn.engine.model import build_model
 
 NORMALIZATION = dict(mean=[123.0, 116.0, 103.0], std=[58.0, 57.0, 56.0])
 BACKBONE = dict(

@@ -15,7 +15,8 @@ from predictor_models import CLASSES, noise, write_run
 
 from mmattn.apis import Predictor
 from mmattn.export import ExportError, Metadata, api, export_model
-from mmattn.export.comparison import Metrics, Sample, Tally
+from mmattn.export.comparison import Prediction, Tally
+from mmattn.export.metrics import Metrics
 from mmattn.results import Classification, Detections, Segmentation
 
 # Smaller than what the pipeline gives after padding to multiples of 32.
@@ -218,11 +219,14 @@ MAP = np.array([[0, 1], [1, 1]])
 )
 def test_metrics_of_both(task, instances, truth, results, expected):
     metadata = Metadata(task, ['image'], [], [8, 8], classes=['a', 'b'])
-    metrics = Metrics(SimpleNamespace(metadata=metadata))
+    metrics = Metrics(metadata)
     sample = BaseDataElement()
     for name, value in truth.items():
         sample.set_field(value, name)
-    metrics.add(Sample('a.png', dict(data_samples=sample), instances), results)
+    expected_result, found = results
+    metrics.add(
+        Prediction('a.png', expected_result, (8, 8), (8, 8), sample, instances), found
+    )
     measured = metrics.measured()
     assert list(measured) == list(expected)
     for name, pair in expected.items():

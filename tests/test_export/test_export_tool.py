@@ -8,8 +8,9 @@ from small_models import classifier_config
 
 import mmattn.export
 from mmattn.cli import export as tool
-from mmattn.export import api
+from mmattn.engine.model import build_model
 from mmattn.export.metadata import Metadata
+from mmattn.export.verification import inputs_of
 
 pytest.importorskip('onnxruntime')
 
@@ -20,7 +21,7 @@ def files(tmp_path):
     torch.manual_seed(0)
     cfg = classifier_config()
     cfg.dump(tmp_path / 'config.py')
-    model, _ = api.build_model(cfg, None)
+    model, _ = build_model(cfg, None)
     torch.save(dict(state_dict=model.state_dict()), tmp_path / 'model.pth')
     pixels = np.random.default_rng(0).integers(0, 256, (80, 100, 3), np.uint8)
     (tmp_path / 'images').mkdir()
@@ -65,11 +66,9 @@ def test_images_are_prepared_as_by_the_runner(files):
         channel_order='bgr',
         batch=2,
     )
-    graph = torch.nn.Module()
-    graph.input_names = ('image',)
     small = Image.fromarray(pixels[:64, :64])
     small.save(folder / 'small.png')
-    (image,) = api.verification_inputs(folder / 'small.png', graph, metadata)
+    (image,) = inputs_of(folder / 'small.png', metadata)
     expected = torch.from_numpy(pixels[:64, :64, ::-1].copy()).permute(2, 0, 1)
     mean, std = (torch.tensor(x)[:, None, None] for x in (metadata.mean, metadata.std))
     torch.testing.assert_close(image, ((expected - mean) / std).expand(2, -1, -1, -1))

@@ -7,7 +7,8 @@ from torchvision.ops import batched_nms, nms
 from mmattn.export.errors import ExportError
 from mmattn.export.graphs.nms import EMPTY, NMS
 from mmattn.export.metadata import Metadata
-from mmattn.export.write import export_program, serialize
+from mmattn.export.program import export_program
+from mmattn.export.writing import convert_onnx
 
 OVERLAP = dict(type='nms', iou_threshold=0.5)
 
@@ -48,5 +49,5 @@ def test_exports_are_quiet(recwarn):
 
     program = export_program(Boxes(), (torch.rand(9, 4), torch.rand(9)))
     metadata = Metadata('detection', ['boxes', 'scores'], ['kept'], [9, 9])
-    serialize(program, metadata, 'onnx')
+    convert_onnx(program, metadata)
     assert not [each for each in recwarn if 'unbacked' in str(each.message)]

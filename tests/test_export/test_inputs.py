@@ -10,7 +10,7 @@ from mmengine.registry import DefaultScope
 from PIL import Image
 
 from mmattn.export import metadata as metadata_module
-from mmattn.export import preprocessing
+from mmattn.export.config_model import image_steps
 from mmattn.export.inputs import prepare, stack, target_size
 from mmattn.export.metadata import Metadata
 from mmattn.images import read_image
@@ -52,7 +52,7 @@ RESIZES = {
 def test_detectors_get_the_images_of_mmdet(file, step, resize):
     channel_order = 'rgb' if step['keep_ratio'] else 'bgr'
     steps = pipeline('mmdet', dict(type='Resize', **step), dict(type='PackDetInputs'))
-    assert preprocessing._resize(step) == resize
+    assert image_steps([dict(type='Resize', **step)])['resize'] == resize
     batch = pseudo_collate([steps(dict(img_path=str(file), img_id=0))])
     preprocessor = DetDataPreprocessor(
         MEAN, STD, bgr_to_rgb=channel_order == 'rgb', pad_size_divisor=32, pad_value=1

@@ -92,7 +92,7 @@ def test_programs_of_torch(tmp_path):
     with pytest.raises(ValueError, match='are for .onnx files'):
         load(file, threads=1)
     torch.export.save(program, other)
-    with pytest.raises(ValueError, match='other.pt2 has no metadata'):
+    with pytest.raises(ValueError, match='other.pt2: it has no metadata'):
         load(other)
 
 

@@ -26,14 +26,6 @@ def normalized(image):
     return (image - mean) / std
 
 
-def test_images_without_sizes():
-    graph = Normalized(Echo('image'), MEAN, STD, pad_value=0.5)
-    image = torch.randint(0, 256, (2, 3, 4, 6), dtype=torch.uint8)
-    (found,) = graph(image)
-    torch.testing.assert_close(found, normalized(image))
-    assert graph.input_names == ('image',) and graph.task == 'detection'
-
-
 def test_padding_has_its_value_after_normalization():
     graph = Normalized(Echo('image', 'image_size'), MEAN, STD, pad_value=0.5)
     image = torch.randint(0, 256, (2, 3, 4, 6), dtype=torch.uint8)

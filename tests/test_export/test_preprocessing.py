@@ -6,8 +6,9 @@ from mmpretrain.models.utils import ClsDataPreprocessor
 from mmseg.models.data_preprocessor import SegDataPreProcessor
 from torch import nn
 
+from mmattn.engine.model import class_names
+from mmattn.export.config_model import image_steps, normalization
 from mmattn.export.errors import ExportError
-from mmattn.export.preprocessing import class_names, image_steps, normalization
 
 LOAD, PACK = dict(type='LoadImageFromFile'), dict(type='mmdet.PackDetInputs')
 PLAIN = dict(interpolation='bilinear', backend='cv2')
@@ -17,8 +18,7 @@ CROP = dict(type='CenterCrop', crop_size=224)
 
 
 def steps(*pipeline):
-    dataset = dict(type='Repeat', dataset=dict(pipeline=[LOAD, *pipeline, PACK]))
-    return image_steps(dict(test_dataloader=dict(dataset=dataset)))
+    return image_steps([LOAD, *pipeline, PACK])
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,6 @@ def steps(*pipeline):
 )
 def test_steps(pipeline, resize, crop):
     assert steps(*pipeline) == dict(resize=resize, crop=crop)
-    assert image_steps({}) == dict(resize=None, crop=None)
 
 
 REFUSED = [

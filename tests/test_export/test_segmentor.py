@@ -10,7 +10,7 @@ from mmattn.export import ExportError
 from mmattn.export.api import export_graph
 from mmattn.export.graphs import graph_of
 from mmattn.export.metadata import Metadata
-from mmattn.export.write import open_session
+from mmattn.export.writing import FORMATS
 
 HEADS = {
     'uper': dict(type='UPerHead', pool_scales=(1, 2, 3, 6)),
@@ -65,14 +65,14 @@ def test_file_predicts_as_mmseg(name, dynamic, format):
     pytest.importorskip('onnxruntime')
     model = segmentor(name)
     metadata = Metadata('segmentation', ['image'], [], [*SHAPE], dynamic=dynamic)
-    content, metadata = export_graph(graph_of(model), metadata, format)
-    assert metadata.outputs == ['logits']
-    session = open_session(content, format)
+    _, runner = export_graph(graph_of(model), metadata, FORMATS[format])
+    assert runner.metadata.outputs == ['logits']
     image = torch.randn(3 if dynamic else 1, 3, *SHAPE)
     if dynamic == 'size':
         image = image[..., :131, :99]
     expected, _ = predicted(model, image)
-    assert_close(session(image)[0], expected, rtol=0, atol=1e-5 * expected.abs().max())
+    found = torch.from_numpy(runner.run(image.numpy())[0])
+    assert_close(found, expected, rtol=0, atol=1e-5 * expected.abs().max())
 
 
 def test_refusals():

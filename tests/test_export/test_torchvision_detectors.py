@@ -30,12 +30,12 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 import mmattn.export
 from mmattn.export import Metadata, export_model
-from mmattn.export.api import on_arrays
+from mmattn.export.comparison import compare
 from mmattn.export.graphs import graph_of
-from mmattn.export.graphs.torchvision_detectors import grid_anchors
+from mmattn.export.graphs.torchvision_detectors import feature_maps, grid_anchors
 from mmattn.export.inputs import prepare, stack
 from mmattn.export.runner import Runner
-from mmattn.export.torchvision_models import compare, preparation
+from mmattn.export.torchvision_model import TorchvisionModel, preparation
 from mmattn.images import read_image
 
 
@@ -78,7 +78,7 @@ def test_few_and_no_detections(name):
 def test_few_and_no_proposals():
     model = detector('mask_rcnn')
     graph, image = graph_of(model), IMAGES[0][:1]
-    logits, _ = model.rpn.head(list(graph.features(image).values()))
+    logits, _ = model.rpn.head(list(feature_maps(model, image).values()))
     best = torch.cat([level.flatten() for level in logits]).sigmoid().max()
     model.rpn.score_thresh = best.item()
     sizes = IMAGES[1][:1]
@@ -190,17 +190,21 @@ def test_images_are_predicted_as_by_torchvision(name, photo):
         model.transform.min_size, model.transform.max_size = (130,), 160
         model.roi_heads.mask_predictor = Blobs()
     graph, names = graph_of(model), ['background', *map(str, range(1, CLASSES))]
+    source = TorchvisionModel(model, names)
     metadata = Metadata(
         graph.task,
         list(graph.input_names),
         list(graph.output_names),
         [128, 160],
-        classes=names,
-        **preparation(model),
+        **source.entries,
         **getattr(graph, 'metadata', {}),
     )
-    runner = Runner(on_arrays(graph), metadata)
-    found = compare(model, runner, [photo])
+
+    def run(*inputs):
+        return [out.numpy() for out in graph(*map(torch.from_numpy, inputs))]
+
+    runner = Runner(run, metadata)
+    found = compare(runner, source.predictions(source.given([photo])))
     assert found.same.images == 1
     found.check()
     found = runner(photo)

@@ -198,7 +198,10 @@ IMAGE = 'hard.py', 'wide.png'
             ['kernels', 'lisa.py', 'photo.png', '--query', 60, 3],
             'query 60 3 is outside',
         ),
-        (['kernels', 'backbone.py', 'photo.png'], 'backbone.py must be one of mmdet'),
+        (
+            ['kernels', 'backbone.py', 'photo.png'],
+            r"backbone.py must be one of \['mmdet'",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(draw, args, message):

@@ -142,7 +142,7 @@ def test_gpus(monkeypatch, install, available, models, capability, triton, expec
     }.items():
         monkeypatch.setattr(torch.cuda, name, lambda *args, value=value: value)
     info = SimpleNamespace(nvidia_gpu_models=models)
-    problems = environment.gpu_problems(info)
+    problems = [*environment.gpu_problems(info)]
     assert len(problems) == len(expected)
     for problem, what in zip(problems, expected, strict=True):
         assert what in problem.what and problem.remedy

@@ -1,23 +1,15 @@
 """Places of an image file's pixels after a config's test pipeline."""
 
-import cv2
 import numpy as np
 import pytest
-import torch
-from mmengine.config import Config
-from mmengine.registry import DefaultScope
+from predictor_models import classifier, detector, segmentor
 
-from mmattn.analysis import image_in_model
+from mmattn.apis.config_model import ConfigModel
+from mmattn.apis.find import Found
 
-HEIGHT, WIDTH = 60, 90
-
-
-@pytest.fixture
-def image(tmp_path):
-    cv2.imwrite(str(tmp_path / 'image.png'), np.zeros((HEIGHT, WIDTH), np.uint8))
-    return tmp_path / 'image.png'
-
-
+IMAGE = np.zeros((60, 90, 3), np.uint8)
+MODELS = dict(mmdet=detector, mmpretrain=classifier, mmseg=segmentor)
+PACKERS = dict(mmdet='PackDetInputs', mmpretrain='PackInputs', mmseg='PackSegInputs')
 TRANSFORMS = {
     'resize': ('mmdet', [dict(type='Resize', scale=(64, 64), keep_ratio=True)]),
     'resize-unevenly': ('mmseg', [dict(type='Resize', scale=(200, 80))]),
@@ -45,31 +37,33 @@ TRANSFORMS = {
 }
 
 
-def run_pipeline(scope, transforms, image):
-    packers = dict(
-        mmdet='PackDetInputs', mmseg='PackSegInputs', mmpretrain='PackInputs'
-    )
-    pack = dict(type=packers[scope], meta_keys=())
-    pipeline = [dict(type='LoadImageFromFile'), *transforms, pack]
-    cfg = Config(dict(test_dataloader=dict(dataset=dict(pipeline=pipeline))))
-    with DefaultScope.overwrite_default_scope(scope):
-        return image_in_model._run_pipeline(cfg, 'config.py', str(image))
+def view(scope, transforms, image=IMAGE):
+    pack = dict(type=PACKERS[scope], meta_keys=())
+    cfg = MODELS[scope]()
+    load = dict(type='LoadImageFromFile')
+    cfg.test_dataloader.dataset.pipeline = [load, *transforms, pack]
+    model = ConfigModel(Found('config.py', cfg, None), 'cpu')
+    return model.inspect(image, lambda model, view: view)
 
 
 @pytest.mark.parametrize('name', TRANSFORMS)
-def test_a_pixel_is_followed_through_the_pipeline(tmp_path, name):
+def test_a_pixel_is_followed_through_the_pipeline(name):
     """A white square around it has its middle there afterwards."""
     y, x = 18, 60
-    picture = np.zeros((HEIGHT, WIDTH), np.uint8)
-    picture[y - 3 : y + 4, x - 3 : x + 4] = 255
-    cv2.imwrite(str(tmp_path / 'square.png'), picture)
-    packed, place = run_pipeline(*TRANSFORMS[name], tmp_path / 'square.png')
-    white = packed['inputs'].float().mean(0)
+    image = IMAGE.copy()
+    image[y - 3 : y + 4, x - 3 : x + 4] = 255
+    found = view(*TRANSFORMS[name], image)
+    white = found.picture[: found.size[0], : found.size[1]].mean(2)
     middles = [
-        (white.sum(1 - dim) * (torch.arange(side) + 0.5)).sum() / white.sum()
+        (white.sum(1 - dim) * (np.arange(side) + 0.5)).sum() / white.sum()
         for dim, side in enumerate(white.shape)
     ]
-    assert place(y, x) == pytest.approx([float(m) for m in middles], abs=0.3)
+    assert found.place(y, x) == pytest.approx(middles, abs=0.3)
+
+
+def test_a_pixel_that_is_cropped_away_is_named():
+    with pytest.raises(ValueError, match='query 30 2 is not in the middle 88x88'):
+        view(*TRANSFORMS['crop']).place(30, 2)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +74,10 @@ def test_a_pixel_is_followed_through_the_pipeline(tmp_path, name):
             [dict(type='CenterCrop', crop_size=128, auto_pad=True)],
             'or Pad, got CenterCrop',
         ),
-        ([dict(type='RandomFlip', prob=1.0)], 'the test pipeline flips images'),
+        ([dict(type='RandomFlip', prob=1.0)], 'or Pad, got RandomFlip'),
     ],
     ids=['random-crop', 'padding-crop', 'flip'],
 )
-def test_a_pipeline_that_moves_pixels_unknown_ways_is_refused(
-    image, transforms, message
-):
+def test_a_pipeline_that_moves_pixels_unknown_ways_is_refused(transforms, message):
     with pytest.raises(ValueError, match=message):
-        run_pipeline('mmdet', transforms, image)
+        view('mmdet', transforms)

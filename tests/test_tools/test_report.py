@@ -4,8 +4,15 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from mmengine.config import Config
+from mmengine.registry import DefaultScope
+from PIL import Image
+from predictor_models import noise, write_run
 
+from mmattn.analysis.samples import Validation
+from mmattn.apis import Predictor
 from mmattn.cli import report
 
 
@@ -80,3 +87,18 @@ def test_a_run_without_a_log_has_predictions(unfinished, capsys):
 def test_a_folder_without_a_run_is_named(unfinished):
     with pytest.raises(ValueError, match='detector holds no run: neither'):
         unfinished()
+
+
+def test_a_classifier_sees_images_as_in_training(tmp_path):
+    """Configs of mmpretrain have the normalization beside the model."""
+    run = write_run(tmp_path / 'run', 'classification')
+    Image.fromarray(noise(50, 60)).save(tmp_path / '0.png')
+    (tmp_path / 'labels.txt').write_text('0.png 1\n')
+    cfg = Config.fromfile(run / 'classification.py')
+    loader = dict(dataset=dict(cfg.test_dataloader.dataset))
+    loader['dataset'] |= dict(data_root=str(tmp_path), ann_file='labels.txt')
+    cfg.val_dataloader = loader
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        *_, found = Validation(cfg, str(run / 'epoch_2.pth')).predict(0)
+    expected = Predictor(run, device='cpu')(tmp_path / '0.png')
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6)

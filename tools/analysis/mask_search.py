@@ -47,8 +47,9 @@ from mmattn.analysis.training_logs import (
 )
 from mmattn.apis.find import run_checkpoint
 from mmattn.cli.terminal import print_table, run_main
-from mmattn.engine.data import build_dataset, innermost_dataset
+from mmattn.engine.data import build_dataset
 from mmattn.errors import UserError
+from mmattn.files.config_files import innermost_dataset
 from mmattn.files.config_text import check_text
 
 FOLDER = Path('work_dirs/mask_search')
@@ -171,7 +172,7 @@ def measure(args: argparse.Namespace) -> Measured:
     if args.checkpoint is None:
         args.checkpoint = checkpoint_of(args.config)
     loaded = load_model(args)
-    images = load_images(loaded.cfg, loaded.model, args.split, args.num_images)
+    images = load_images(loaded.loaded.cfg, loaded.model, args.split, args.num_images)
     scores = dict(locality_by_layer(loaded.backbone, images))
     locality = pad_heads([scores[name] for name in mask_layers(loaded.backbone)])
     uniform = uniform_locality(loaded.backbone, images[0])

@@ -1,4 +1,4 @@
-from .build import build_dataset, innermost_dataset
+from .build import build_dataset
 from .checked_dataset import DataError
 from .checks import prepare_dataloader
 from .loaders import build_dataloader
@@ -7,6 +7,5 @@ __all__ = [
     'DataError',
     'build_dataloader',
     'build_dataset',
-    'innermost_dataset',
     'prepare_dataloader',
 ]

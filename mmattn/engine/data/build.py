@@ -3,7 +3,6 @@
 import copy
 import logging
 import os
-from collections.abc import Mapping
 from inspect import signature
 
 from mmengine.logging import print_log
@@ -19,18 +18,6 @@ from .checked_dataset import DataError, loader
 OPTIONAL_NAMES = {'background'}
 SHOWN = 5
 ADVICE = 'docs/datasets.md says how to get and lay out data sets'
-
-
-def innermost_dataset(loader: Mapping | None) -> Mapping:
-    """Return the config of a loader's data set inside its wrappers; empty without one.
-
-    Args:
-        loader: a config's dataloader, or None.
-    """
-    dataset = (loader or {}).get('dataset') or {}
-    while 'dataset' in dataset:
-        dataset = dataset['dataset']
-    return dataset
 
 
 def build_dataset(cfg: dict, key: str, *, download: bool = True):

@@ -7,13 +7,11 @@ from torch import Tensor, nn
 from ..errors import ExportError
 from .anchors import check_anchors, class_scores, is_large, level_anchors
 from .nms import NMS, clip, indices, rows, stacked
-from .parts import check_class
+from .parts import Detector, check_class
 
 
-class DenseDetector(nn.Module):
-    """Detect objects in images with a one-stage detector of mmdet.
-
-    The result equals `model.predict(..., rescale=False)`.
+class DenseDetector(Detector):
+    """Detect as `model.predict(..., rescale=False)` of a one-stage detector of mmdet.
 
     Args:
         model: a detector with mmdet's `RetinaHead`, `ATSSHead` or `GFLHead`.
@@ -23,12 +21,9 @@ class DenseDetector(nn.Module):
             exported.
     """
 
-    task = 'detection'
-    input_names = ('image', 'image_size')
-    output_names = ('dets', 'labels')
-
     def __init__(self, model: nn.Module):
         super().__init__()
+        self.model = model
         head = model.bbox_head
         check_class(head, RetinaHead, ATSSHead, GFLHead)
         check_anchors(head)
@@ -40,18 +35,8 @@ class DenseDetector(nn.Module):
                 f'`nms_pre` of {self.name} must be positive, got {self.nms_pre}'
             )
         self.nms = NMS(self.config.nms, self.config.max_per_img, self.name)
-        self.model = model
 
     def forward(self, image: Tensor, image_size: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the boxes with scores, and the labels, of the K best detections.
-
-        Args:
-            image: normalized, shape (B, 3, H, W).
-            image_size: height and width without padding, shape (B, 2).
-
-        Returns:
-            shapes (B, K, 5) and (B, K), -1 at empty places.
-        """
         head = self.model.bbox_head
         maps = head(self.model.extract_feat(image))
         anchors = level_anchors(head, maps[0])

@@ -20,7 +20,7 @@ from mmattn.models.layers.deformable_detr.decoder import refine
 from mmattn.weights.layouts.deformable_detr import convert_state_dict
 
 from ..errors import ExportError
-from .parts import check_class
+from .parts import Detector, check_class
 
 # Modules of mmdet's transformer that ours computes. Others, such as another activation,
 # are refused.
@@ -54,28 +54,19 @@ KNOWN_SETTINGS = {
 }
 
 
-class DeformableDETR(nn.Module):
-    """Return the detections of images, as `predict` with `rescale=False` does.
+class DeformableDETR(Detector):
+    """Detect as `predict(..., rescale=False)` of a Deformable DETR.
 
     The padding masks, valid ratios and reference points come from `image_size`. mmdet's
     detector runs with our encoder and decoder, which take over its weights.
 
     Args:
-        model: a `DeformableDETR` of ours or of mmdet.
-
-    Forward:
-        Takes images (B, 3, H, W) and `image_size` (B, 2), the height and width of each
-        image without padding. Returns boxes (B, K, 5), (x1, y1, x2, y2, score) in
-        pixels, and labels (B, K). K is `max_per_img` of the head.
+        model: a `DeformableDETR` of ours or of mmdet. K is `max_per_img` of its head.
 
     Raises:
         ExportError: the head is no `DeformableDETRHead`, K is more than its number of
             predictions, or mmdet's transformer has a module or setting that ours lacks.
     """
-
-    task = 'detection'
-    input_names = ('image', 'image_size')
-    output_names = ('dets', 'labels')
 
     def __init__(self, model: nn.Module):
         super().__init__()

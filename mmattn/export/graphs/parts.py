@@ -1,8 +1,25 @@
-"""Check the parts of a model that a graph repeats."""
+"""The frame of detectors' graphs, and checks of the parts of a model."""
 
 from torch import nn
 
 from ..errors import ExportError
+
+
+class Detector(nn.Module):
+    """Detect objects in images, after their preparation and before their results.
+
+    Masks are probabilities in each box, which the packages then paste into the image.
+
+    Forward:
+        Takes normalized images (B, 3, H, W) and `image_size` (B, 2), the height and
+        width of each image without padding. Returns the K best detections: boxes with
+        scores (B, K, 5), (x1, y1, x2, y2, score) in pixels, labels (B, K) and, with a
+        mask head, masks (B, K, 28, 28). Empty places are -1.
+    """
+
+    task = 'detection'
+    input_names = ('image', 'image_size')
+    output_names = ('dets', 'labels')
 
 
 def check_class(part: object, *accepted: type):

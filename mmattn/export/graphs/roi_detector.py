@@ -21,15 +21,12 @@ from .anchors import (
     level_anchors,
 )
 from .nms import EMPTY, NMS, clip, indices, pad, rows, stacked
-from .parts import check_class
+from .parts import Detector, check_class
 from .roi_pool import check_extractor, pool
 
 
-class RoIDetector(nn.Module):
-    """Detect objects in images with a two-stage detector of mmdet.
-
-    The result equals `model.predict(..., rescale=False)`. Masks are given as
-    probabilities in each box, which mmdet then pastes into the image.
+class RoIDetector(Detector):
+    """Detect as `model.predict(..., rescale=False)` of a two-stage detector of mmdet.
 
     Args:
         model: a detector with mmdet's `RPNHead`, and `StandardRoIHead` or
@@ -40,11 +37,9 @@ class RoIDetector(nn.Module):
             exported.
     """
 
-    task = 'detection'
-    input_names = ('image', 'image_size')
-
     def __init__(self, model: nn.Module):
         super().__init__()
+        self.model = model
         check_class(model.rpn_head, RPNHead)
         check_anchors(model.rpn_head)
         head = model.roi_head
@@ -68,19 +63,8 @@ class RoIDetector(nn.Module):
         self.score_threshold = rcnn.score_thr
         if head.with_mask:
             self.metadata = dict(mask_threshold=rcnn.mask_thr_binary)
-        self.model = model
 
     def forward(self, image: Tensor, image_size: Tensor) -> tuple[Tensor, ...]:
-        """Return boxes with scores, labels and masks of the K best detections.
-
-        Args:
-            image: normalized, shape (B, 3, H, W).
-            image_size: height and width without padding, shape (B, 2).
-
-        Returns:
-            shapes (B, K, 5), (B, K) and, with a mask head, (B, K, 28, 28), -1 at empty
-            places.
-        """
         features = self.model.extract_feat(image)
         sizes = image_size.unbind()
         proposals = torch.stack(self._proposals(features, sizes))

@@ -18,31 +18,17 @@ from torchvision.models.detection.rpn import RegionProposalNetwork
 from torchvision.ops import MultiScaleRoIAlign
 
 from .nms import EMPTY, NMS, clip, indices, pad, rows, stacked
-from .parts import check_class
+from .parts import Detector, check_class
 
 MIN_SIDE = 1e-2  # pixels of a box; a constant in torchvision's RoIHeads
 # Any size gives a pooler the strides of its maps.
 SIDE = 256
 
 
-class Detector(nn.Module):
-    """Detect objects as a detector of torchvision does after its `transform`.
-
-    Boxes are in pixels of the input, and labels are torchvision's.
-    """
-
-    task = 'detection'
-    input_names = ('image', 'image_size')
-    output_names = ('dets', 'labels')
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-
-    def features(self, image: Tensor) -> dict[str, Tensor]:
-        """Return the maps of the backbone by their names."""
-        maps = self.model.backbone(image)
-        return {'0': maps} if isinstance(maps, Tensor) else maps
+def feature_maps(model: nn.Module, image: Tensor) -> dict[str, Tensor]:
+    """Return the maps of the backbone by their names."""
+    maps = model.backbone(image)
+    return {'0': maps} if isinstance(maps, Tensor) else maps
 
 
 def grid_anchors(
@@ -55,16 +41,15 @@ def grid_anchors(
 
 
 class RCNN(Detector):
-    """Detect objects with torchvision's `FasterRCNN` or `MaskRCNN`.
-
-    Masks are probabilities in each box, which torchvision then pastes into the image.
+    """Detect as torchvision's `FasterRCNN` or `MaskRCNN` after its `transform`.
 
     Raises:
         ExportError: a part of the model is of another class than torchvision's.
     """
 
     def __init__(self, model: nn.Module):
-        super().__init__(model)
+        super().__init__()
+        self.model = model
         rpn, heads = model.rpn, model.roi_heads
         check_class(rpn, RegionProposalNetwork)
         check_class(heads, RoIHeads)
@@ -73,7 +58,7 @@ class RCNN(Detector):
         # The poolers learn the strides from their first maps.
         with torch.no_grad():
             channels = len(model.transform.image_mean)
-            maps = self.features(torch.zeros(1, channels, SIDE, SIDE))
+            maps = feature_maps(model, torch.zeros(1, channels, SIDE, SIDE))
             for pooler in poolers:
                 check_class(pooler, MultiScaleRoIAlign)
                 pooler(maps, [torch.zeros(0, 4)], [(SIDE, SIDE)])
@@ -86,18 +71,8 @@ class RCNN(Detector):
             self.metadata = dict(mask_threshold=0.5)
 
     def forward(self, image: Tensor, image_size: Tensor) -> tuple[Tensor, ...]:
-        """Return boxes with scores, labels and masks of the K best detections.
-
-        Args:
-            image: normalized, shape (B, 3, H, W).
-            image_size: height and width without padding, shape (B, 2).
-
-        Returns:
-            shapes (B, K, 5), (B, K) and, with a mask head, (B, K, 28, 28), -1 at empty
-            places.
-        """
         heads = self.model.roi_heads
-        features = self.features(image)
+        features = feature_maps(self.model, image)
         shapes = [(SIDE, SIDE)] * len(image)  # the poolers know the strides
         proposals = self._proposals(image, features, image_size)
         regions = heads.box_head(heads.box_roi_pool(features, proposals, shapes))
@@ -155,14 +130,15 @@ class RCNN(Detector):
 
 
 class Dense(Detector):
-    """Detect objects with torchvision's `RetinaNet`, `FCOS` or `SSD`.
+    """Detect as torchvision's `RetinaNet`, `FCOS` or `SSD` after its `transform`.
 
     Raises:
         ExportError: a part of the model is of another class than torchvision's.
     """
 
     def __init__(self, model: nn.Module):
-        super().__init__(model)
+        super().__init__()
+        self.model = model
         self.name = type(model).__name__
         kind = DefaultBoxGenerator if self.name == 'SSD' else AnchorGenerator
         check_class(model.anchor_generator, kind)
@@ -170,16 +146,7 @@ class Dense(Detector):
         self.nms = NMS(settings, model.detections_per_img, self.name)
 
     def forward(self, image: Tensor, image_size: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the boxes with scores, and the labels, of the K best detections.
-
-        Args:
-            image: normalized, shape (B, 3, H, W).
-            image_size: height and width without padding, shape (B, 2).
-
-        Returns:
-            shapes (B, K, 5) and (B, K), -1 at empty places.
-        """
-        maps = list(self.features(image).values())
+        maps = list(feature_maps(self.model, image).values())
         generator, outputs = self.model.anchor_generator, self.model.head(maps)
         scores, deltas = self._scores(outputs), outputs['bbox_regression']
         if self.name == 'SSD':

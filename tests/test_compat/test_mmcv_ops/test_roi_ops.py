@@ -74,10 +74,9 @@ def loop(features, rois, samples, reduce=lambda values: values.mean(0)):
     return torch.stack(bins).view(len(rois), *BINS, -1).permute(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize('mode', ['avg', 'max'])
 @by_ratio
 @by_aligned
-def test_roi_align(aligned, ratio, mode):
+def test_roi_align(aligned, ratio):
     def samples(n, box, bin_y, bin_x):
         x1, y1, x2, y2 = (SCALE * value - 0.5 * aligned for value in box)
         height, width = y2 - y1, x2 - x1
@@ -88,12 +87,13 @@ def test_roi_align(aligned, ratio, mode):
 
     x, rois = features(), boxes()
     if aligned and not ratio:  # a box without area has no sample, and is 0
-        last = mmcv_ops.roi_align(x, rois[-1:], BINS, SCALE, ratio, mode, aligned)
+        last = mmcv_ops.roi_align(x, rois[-1:], BINS, SCALE, ratio, 'avg', aligned)
         assert not last.any() and not torch.autograd.grad(last.sum(), x)[0].any()
         rois = rois[:-1]
-    output = mmcv_ops.roi_align(x, rois, BINS, SCALE, ratio, mode, aligned)
-    reduce = dict(avg=lambda v: v.mean(0), max=lambda v: v.amax(0))[mode]
-    assert_same(output, loop(x, rois, samples, reduce), x)
+    output = mmcv_ops.roi_align(x, rois, BINS, SCALE, ratio, 'avg', aligned)
+    assert_same(output, loop(x, rois, samples), x)
+    with pytest.raises(NotImplementedError, match="pool_mode='max'"):
+        mmcv_ops.roi_align(x, rois, BINS, SCALE, ratio, 'max', aligned)
 
 
 def test_roi_pool():
@@ -151,7 +151,6 @@ def test_offset_that_is_not_finite_moves_its_bin_outside():
 
 POOLS = {
     'roi_align': lambda x, rois: mmcv_ops.roi_align(x, rois, BINS, SCALE, 0),
-    'roi_align_max': lambda x, rois: mmcv_ops.roi_align(x, rois, BINS, SCALE, 0, 'max'),
     'roi_pool': lambda x, rois: mmcv_ops.roi_pool(x, rois, BINS, SCALE),
     'deform_roi_pool': lambda x, rois: mmcv_ops.deform_roi_pool(
         x, rois, None, BINS, SCALE, 0, 0.1
