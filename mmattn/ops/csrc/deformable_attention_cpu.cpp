@@ -35,10 +35,10 @@ DeformableCall make_call(
 
 void forward(
     Tensor q, Tensor k, Tensor v, Tensor positions, Tensor table,
-    std::vector<int64_t> grid, bool align_corners, Tensor out, Tensor lse) {
+    std::vector<int64_t> grid, bool align_corners, Tensor out, Tensor statistics) {
   DeformableCall call = make_call(q, k, v, positions, table, grid, align_corners);
   call.out = tokens_of(out);
-  call.lse = floats_of(lse);
+  call.statistics = floats_of(statistics);
   const int64_t tiles = MMATTN_DISPATCH(deformable_tiles)(call);
   torch::stable::parallel_for(0, tiles, 8, [&](int64_t begin, int64_t end) {
     MMATTN_DISPATCH(deformable_forward)(call, begin, end);
@@ -46,13 +46,12 @@ void forward(
 }
 
 void backward(
-    Tensor grad, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
+    Tensor grad, Tensor statistics, Tensor q, Tensor k, Tensor v, Tensor positions,
     Tensor table, std::vector<int64_t> grid, bool align_corners, Tensor grad_q,
     Tensor grad_k, Tensor grad_v, Tensor grad_positions, Tensor grad_table) {
   DeformableCall call = make_call(q, k, v, positions, table, grid, align_corners);
   call.grad = tokens_of(grad);
-  call.out = tokens_of(out);
-  call.lse = floats_of(lse);
+  call.statistics = floats_of(statistics);
   call.grad_q = tokens_of(grad_q);
   call.grad_k = floats_of(grad_k);
   call.grad_v = floats_of(grad_v);

@@ -13,7 +13,7 @@ struct DeformableCall {
   Storage storage;  // of the tokens
   Tokens q, k, v, out, grad, grad_q;  // with channels side by side
   const float *positions, *table;  // (B, G, K, 2), (M, Th, Tw)
-  float* lse;  // (B, M, N)
+  float* statistics;  // (B, M, N, 1 + D): log-sum-exp, and the output before rounding
   // For the backward, one for each task: (splits, B, M, ...).
   float *grad_k, *grad_v;  // (K, D)
   float *grad_positions, *grad_table;  // (K, 2), (Th, Tw)
@@ -21,6 +21,10 @@ struct DeformableCall {
 
   int64_t num_queries() const {
     return H * W;
+  }
+
+  float* statistics_of(int64_t b, int64_t m, int64_t n) const {
+    return statistics + ((b * M + m) * num_queries() + n) * (1 + D);
   }
 };
 

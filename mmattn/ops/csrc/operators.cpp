@@ -25,10 +25,11 @@ STABLE_TORCH_LIBRARY(mmattn_extension, library) {
   library.def(
       "deformable_attention_forward(Tensor q, Tensor k, Tensor v, Tensor positions, "
       "Tensor table, int[] grid, bool align_corners, Tensor(a!) out, "
-      "Tensor(b!) lse) -> ()");
+      "Tensor(b!) statistics) -> ()");
   library.def(
-      "deformable_attention_backward(Tensor grad, Tensor out, Tensor lse, Tensor q, "
-      "Tensor k, Tensor v, Tensor positions, Tensor table, int[] grid, "
+      "deformable_attention_backward(Tensor grad, Tensor statistics, Tensor q, Tensor "
+      "k, "
+      "Tensor v, Tensor positions, Tensor table, int[] grid, "
       "bool align_corners, Tensor(a!) grad_q, Tensor(b!) grad_k, Tensor(c!) grad_v, "
       "Tensor(d!) grad_positions, Tensor(e!) grad_table) -> ()");
   library.def(
