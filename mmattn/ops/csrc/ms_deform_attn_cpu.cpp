@@ -4,18 +4,11 @@
 #include "instruction_sets.h"
 #include "tensors.h"
 
+#define MMATTN_KERNELS "ms_deform_attn_cpu_kernels.inl"
+#include "for_each_instruction_set.inl"
+
 namespace mmattn {
 namespace {
-
-const Kernels& kernels() {
-#ifdef __x86_64__
-  static const bool wide = instruction_set() >= InstructionSet::kAvx2;
-  static const Kernels chosen = wide ? avx2_kernels() : baseline_kernels();
-#else
-  static const Kernels chosen = baseline_kernels();
-#endif
-  return chosen;
-}
 
 Array array_of(const Tensor& tensor) {
   return {tensor.mutable_data_ptr(), storage_of(tensor)};
@@ -43,7 +36,7 @@ void forward(
   call.out = array_of(out);
   torch::stable::parallel_for(
       0, call.sizes.B * call.sizes.Q, 16, [&](int64_t begin, int64_t end) {
-        kernels().forward(call, begin, end);
+        MMATTN_DISPATCH(ms_deform_attn_forward)(call, begin, end);
       });
 }
 
@@ -62,7 +55,7 @@ void backward(
   call.splits = grad_value.size(0);
   torch::stable::parallel_for(
       0, call.splits * call.sizes.B * call.sizes.M, 1, [&](int64_t begin, int64_t end) {
-        kernels().backward(call, begin, end);
+        MMATTN_DISPATCH(ms_deform_attn_backward)(call, begin, end);
       });
 }
 

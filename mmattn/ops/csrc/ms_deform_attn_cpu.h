@@ -24,16 +24,4 @@ struct Call {
   int64_t splits;
 };
 
-struct Kernels {
-  // Computes some rows of B * Q.
-  void (*forward)(const Call&, int64_t begin, int64_t end);
-  // Computes some tasks of splits * B * M, which write to different places.
-  void (*backward)(const Call&, int64_t begin, int64_t end);
-};
-
-Kernels baseline_kernels();
-#ifdef __x86_64__
-Kernels avx2_kernels();
-#endif
-
 }  // namespace mmattn
