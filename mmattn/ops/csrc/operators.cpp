@@ -5,6 +5,9 @@
 STABLE_TORCH_LIBRARY(mmattn_extension, library) {
   library.def("instruction_set() -> int");
   library.def(
+      "depthwise_weight_gradient(Tensor x, Tensor grad, int stride, int padding, "
+      "Tensor(a!) sums) -> ()");
+  library.def(
       "ms_deform_attn_forward(Tensor value, Tensor points, Tensor weights, "
       "Tensor? reference, int[] shapes, Tensor(a!) out) -> ()");
   library.def(
