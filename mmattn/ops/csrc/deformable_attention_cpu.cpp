@@ -1,8 +1,31 @@
 // Deformable attention on CPUs: the operators that Python calls.
 
-#include "deformable_attention_cpu.h"
-#include "instruction_sets.h"
 #include "tensors.h"
+
+namespace mmattn {
+
+struct DeformableCall {
+  int64_t B, H, W, K, M, D, G, Th, Tw;
+  bool align_corners;
+  Storage storage;  // of the tokens
+  Tokens q, k, v, out, grad, grad_q;  // with channels side by side
+  const float *positions, *table;  // (B, G, K, 2), (M, Th, Tw)
+  float* statistics;  // (B, M, N, 1 + D): log-sum-exp, and the output before rounding
+  // For the backward, one for each task: (splits, B, M, ...).
+  float *grad_k, *grad_v;  // (K, D)
+  float *grad_positions, *grad_table;  // (K, 2), (Th, Tw)
+  int64_t splits;
+
+  int64_t num_queries() const {
+    return H * W;
+  }
+
+  float* statistics_of(int64_t b, int64_t m, int64_t n) const {
+    return statistics + ((b * M + m) * num_queries() + n) * (1 + D);
+  }
+};
+
+}  // namespace mmattn
 
 #define MMATTN_KERNELS "deformable_attention_cpu_kernels.inl"
 #include "for_each_instruction_set.inl"

@@ -40,11 +40,8 @@ MMATTN_INLINE To bit_cast(From from) {
   return to;
 }
 
-MMATTN_INLINE double widen(double x) {
-  return x;
-}
-
-MMATTN_INLINE float widen(float x) {
+template <class T>
+MMATTN_INLINE T widen(T x) {
   return x;
 }
 
@@ -66,10 +63,6 @@ MMATTN_INLINE float widen(Half x) {
 
 MMATTN_INLINE void narrow(double x, double& to) {
   to = x;
-}
-
-MMATTN_INLINE void narrow(double x, float& to) {
-  to = static_cast<float>(x);
 }
 
 MMATTN_INLINE void narrow(float x, float& to) {
@@ -110,11 +103,8 @@ MMATTN_INLINE void narrow(float x, Half& to) {
 #endif
 }
 
-MMATTN_INLINE void narrow(double x, BFloat16& to) {
-  narrow(static_cast<float>(x), to);
-}
-
-MMATTN_INLINE void narrow(double x, Half& to) {
+template <class T>
+MMATTN_INLINE void narrow(double x, T& to) {
   narrow(static_cast<float>(x), to);
 }
 
