@@ -8,6 +8,9 @@ STABLE_TORCH_LIBRARY(mmattn_extension, library) {
       "depthwise_weight_gradient(Tensor x, Tensor grad, int stride, int padding, "
       "Tensor(a!) sums) -> ()");
   library.def(
+      "star_relu(Tensor x, Tensor? grad, float scale, float bias, Tensor(a!) out, "
+      "Tensor(b!) sums) -> ()");
+  library.def(
       "ms_deform_attn_forward(Tensor value, Tensor points, Tensor weights, "
       "Tensor? reference, int[] shapes, Tensor(a!) out) -> ()");
   library.def(
