@@ -39,8 +39,12 @@ def test_star_relu_is_its_formula(dtype):
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
-def test_gradients_of_star_relus_scalars(dtype, monkeypatch):
+@pytest.mark.parametrize('compiled', [True, False])
+def test_gradients_of_star_relus_scalars(dtype, compiled, monkeypatch):
     monkeypatch.setattr('mmattn.models.layers.pointwise.PIECE', 100)
+    monkeypatch.setattr('mmattn.models.layers.pointwise.PART', 100)
+    if not compiled:
+        monkeypatch.setattr('mmattn.ops.common.extension.UNAVAILABLE', 'not built')
     act, exact = star_relu(dtype=dtype), star_relu(dtype=torch.float64)
     exact.load_state_dict(act.state_dict())
     x, grad = torch.randn(2, 3, 7, 5, 8, dtype=dtype).abs().unbind()

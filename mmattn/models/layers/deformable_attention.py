@@ -20,7 +20,7 @@ from .deformable_positions import (
     log_displacement_bias,
     log_displacement_net,
 )
-from .depthwise_conv import DepthwiseConv
+from .depthwise_conv import DepthwiseConv, depthwise_conv2d
 from .pointwise import PointwiseLinear
 from .resize import fit_on_load
 
@@ -263,20 +263,18 @@ class DeformableAttention(nn.Module):
         """
         conv, *pointwise = self.conv_offset
         G = self.num_groups
-        q = q.permute(0, 3, 1, 2)  # (B, C, H, W)
         kernel, padding = conv.kernel_size[0], conv.padding[0]
         if padding == 0:  # a map smaller than the kernel still has one key
-            H, W = q.shape[2:]
-            q = F.pad(q, (0, max(0, kernel - W), 0, max(0, kernel - H)))
-        q = F.conv2d(
+            H, W = q.shape[1:3]
+            q = F.pad(q, (0, 0, 0, max(0, kernel - W), 0, max(0, kernel - H)))
+        q = depthwise_conv2d(
             q,
             conv.weight.repeat(G, 1, 1, 1),
             conv.bias.repeat(G),
-            conv.stride,
-            padding,
-            groups=q.shape[1],
+            stride=conv.stride[0],
+            padding=padding,
         )
-        q = q.permute(0, 2, 3, 1).unflatten(-1, (G, -1))  # (B, Hk, Wk, G, C / G)
+        q = q.unflatten(-1, (G, -1))  # (B, Hk, Wk, G, C / G)
         for layer in pointwise:
             q = layer(q)
         return q

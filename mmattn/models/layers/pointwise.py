@@ -4,11 +4,13 @@ import torch
 from torch import Tensor, nn
 
 from mmattn.ops import pointwise_linear
+from mmattn.ops.common import extension
 from mmattn.ops.common.derivatives import is_transformed, needs_reference
 
 from .strips import pointwise_by_strips
 
 PIECE = 1 << 17  # elements of a map in half precision whose float32 stays in the cache
+PART = 1 << 16  # elements that a thread of the compiled StarReLU takes at a time
 
 
 class PointwiseLinear(nn.Linear):
@@ -46,17 +48,42 @@ class _StarReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, scale)
+        if _is_compiled(x):
+            return _run_compiled(x, None, scale, bias, torch.empty_like(x))[0]
         return _scale_square(x.relu(), scale, bias)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
         x, scale = ctx.saved_tensors
+        if _is_compiled(x) and not torch.is_grad_enabled():
+            dx, sums = _run_compiled(
+                x, grad.contiguous(), scale, 0, torch.empty_like(x)
+            )
+            return dx, *(total.to(scale.dtype).view_as(scale) for total in sums)
         product = x.relu().mul_(grad)
         dscale = _inner_product(product, x).to(scale.dtype).view_as(scale)
         dbias = grad.sum(dtype=scale.dtype).view_as(scale)
         # On a CPU a product of bfloat16 and a tensor of float32 is slow.
         factor = scale.item() if scale.device.type == 'cpu' else scale
         return product.mul_(2 * factor), dscale, dbias
+
+
+def _is_compiled(x: Tensor) -> bool:
+    return (
+        extension.UNAVAILABLE is None
+        and x.device.type == 'cpu'
+        and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        and x.is_contiguous()
+        and not is_transformed()
+    )
+
+
+def _run_compiled(x: Tensor, grad: Tensor | None, scale, bias, out: Tensor):
+    """Return `out`, filled, and the gradients of scale and bias if `grad` is given."""
+    sums = torch.empty(x.numel() // PART + 1, 2)
+    numbers = float(scale), float(bias)
+    torch.ops.mmattn_extension.star_relu(x, grad, *numbers, out, sums)
+    return out, sums.sum(0)
 
 
 def _scale_square(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
@@ -98,5 +125,7 @@ class StarReLU(nn.Module):
             x = x.relu()
             return self.scale * (x * x) + self.bias
         if not torch.is_grad_enabled():
+            if _is_compiled(x):
+                return _run_compiled(x, None, self.scale, self.bias, x)[0]
             return _scale_square(x.relu_(), self.scale, self.bias)
         return _StarReLU.apply(x, self.scale, self.bias)

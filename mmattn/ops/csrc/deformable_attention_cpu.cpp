@@ -1,8 +1,31 @@
 // Deformable attention on CPUs: the operators that Python calls.
 
-#include "deformable_attention_cpu.h"
-#include "instruction_sets.h"
 #include "tensors.h"
+
+namespace mmattn {
+
+struct DeformableCall {
+  int64_t B, H, W, K, M, D, G, Th, Tw;
+  bool align_corners;
+  Storage storage;  // of the tokens
+  Tokens q, k, v, out, grad, grad_q;  // with channels side by side
+  const float *positions, *table;  // (B, G, K, 2), (M, Th, Tw)
+  float* statistics;  // (B, M, N, 1 + D): log-sum-exp, and the output before rounding
+  // For the backward, one for each task: (splits, B, M, ...).
+  float *grad_k, *grad_v;  // (K, D)
+  float *grad_positions, *grad_table;  // (K, 2), (Th, Tw)
+  int64_t splits;
+
+  int64_t num_queries() const {
+    return H * W;
+  }
+
+  float* statistics_of(int64_t b, int64_t m, int64_t n) const {
+    return statistics + ((b * M + m) * num_queries() + n) * (1 + D);
+  }
+};
+
+}  // namespace mmattn
 
 #define MMATTN_KERNELS "deformable_attention_cpu_kernels.inl"
 #include "for_each_instruction_set.inl"
@@ -35,10 +58,10 @@ DeformableCall make_call(
 
 void forward(
     Tensor q, Tensor k, Tensor v, Tensor positions, Tensor table,
-    std::vector<int64_t> grid, bool align_corners, Tensor out, Tensor lse) {
+    std::vector<int64_t> grid, bool align_corners, Tensor out, Tensor statistics) {
   DeformableCall call = make_call(q, k, v, positions, table, grid, align_corners);
   call.out = tokens_of(out);
-  call.lse = floats_of(lse);
+  call.statistics = floats_of(statistics);
   const int64_t tiles = MMATTN_DISPATCH(deformable_tiles)(call);
   torch::stable::parallel_for(0, tiles, 8, [&](int64_t begin, int64_t end) {
     MMATTN_DISPATCH(deformable_forward)(call, begin, end);
@@ -46,13 +69,12 @@ void forward(
 }
 
 void backward(
-    Tensor grad, Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v, Tensor positions,
+    Tensor grad, Tensor statistics, Tensor q, Tensor k, Tensor v, Tensor positions,
     Tensor table, std::vector<int64_t> grid, bool align_corners, Tensor grad_q,
     Tensor grad_k, Tensor grad_v, Tensor grad_positions, Tensor grad_table) {
   DeformableCall call = make_call(q, k, v, positions, table, grid, align_corners);
   call.grad = tokens_of(grad);
-  call.out = tokens_of(out);
-  call.lse = floats_of(lse);
+  call.statistics = floats_of(statistics);
   call.grad_q = tokens_of(grad_q);
   call.grad_k = floats_of(grad_k);
   call.grad_v = floats_of(grad_v);

@@ -9,8 +9,7 @@ class Gradients {
  public:
   explicit Gradients(const DeformableCall& call)
       : call_(call),
-        attention_(call),
-        head_(attention_.head),
+        head_(call),
         D(call.D),
         DP(head_.DP),
         rows_((call.H + call.splits - 1) / call.splits),
@@ -114,9 +113,6 @@ class Gradients {
     dqueries_.fill(0);
     for (int64_t row = first; row < last; ++row) {
       const int64_t r = row - first, query = row * call_.W + column;
-      if constexpr (!std::is_same_v<T, float>) {
-        attention_.run(b, m, query, count);  // the output, before it was rounded
-      }
       for (int64_t i = 0; i < kTile; ++i) {
         float* const column_q = queries_ + r * D * kTile + i;
         float* const column_g = grads_ + r * D * kTile + i;
@@ -137,19 +133,12 @@ class Gradients {
             column_q);
         read_token(
             head_.tokens(call_.grad, b, m) + n * call_.grad.strides[1], 1, g, column_g);
+        const float* const statistics = call_.statistics_of(b, m, n);
         float delta = 0;
-        if constexpr (std::is_same_v<T, float>) {
-          const T* out = head_.tokens(call_.out, b, m) + n * call_.out.strides[1];
-          for (int64_t d = 0; d < D; ++d) {
-            delta += out[d] * g[d];
-          }
-          lse_[r * kTile + i] = call_.lse[(b * call_.M + m) * call_.num_queries() + n];
-        } else {
-          for (int64_t d = 0; d < D; ++d) {
-            delta += attention_.values[d * kTile + i] * g[d];
-          }
-          lse_[r * kTile + i] = attention_.top[i] + std::log(attention_.total[i]);
+        for (int64_t d = 0; d < D; ++d) {
+          delta += statistics[1 + d] * g[d];
         }
+        lse_[r * kTile + i] = statistics[0];
         delta_[r * kTile + i] = delta;
       }
     }
@@ -296,8 +285,7 @@ class Gradients {
   }
 
   const DeformableCall& call_;
-  Attention<T> attention_;
-  Head<T>& head_;
+  Head<T> head_;
   const int64_t D, DP, rows_, window_, line_, height_;
   Buffer<float> queries_, grads_, query_rows_, grad_rows_, dqueries_, lse_, delta_;
   Buffer<float> key_rows_, values_, dkeys_, dvalues_, shares_, dscores_;

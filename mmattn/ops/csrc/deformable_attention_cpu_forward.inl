@@ -61,13 +61,14 @@ class Attention {
     const DeformableCall& call = head.call;
     T* const out = static_cast<T*>(call.out.data) + b * call.out.strides[0] +
         m * call.out.strides[2];
-    float* const lse = call.lse + (b * call.M + m) * call.num_queries() + first;
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t d = 0; d < head.D; ++d) {
         row_[d] = values[d * kTile + i];
       }
       write_row(row_, head.D, out + (first + i) * call.out.strides[1]);
-      lse[i] = top[i] + std::log(total[i]);
+      float* const statistics = call.statistics_of(b, m, first + i);
+      statistics[0] = top[i] + std::log(total[i]);
+      std::memcpy(statistics + 1, row_, head.D * sizeof(float));
     }
   }
 

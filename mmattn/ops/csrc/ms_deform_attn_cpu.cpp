@@ -1,21 +1,33 @@
 // Multi-scale deformable attention on CPUs: the operators that Python calls.
-#include "ms_deform_attn_cpu.h"
-
-#include "instruction_sets.h"
 #include "tensors.h"
 
 namespace mmattn {
-namespace {
 
-const Kernels& kernels() {
-#ifdef __x86_64__
-  static const bool wide = instruction_set() >= InstructionSet::kAvx2;
-  static const Kernels chosen = wide ? avx2_kernels() : baseline_kernels();
-#else
-  static const Kernels chosen = baseline_kernels();
-#endif
-  return chosen;
-}
+// A tensor's memory and type. All but value are contiguous.
+struct Array {
+  void* data;
+  Storage storage;
+};
+
+struct Call {
+  Sizes sizes;
+  const int64_t* shapes;  // heights and widths in turn
+  Array value, points, weights, reference;
+  Array out;  // output of the forward
+  Array grad;  // gradient of the output; the backward fills the rest
+  Array grad_points, grad_weights;
+  Array grad_reference;  // (B, Q, M, reference levels, 2 or 4), to be summed over M
+  Array grad_value;  // (splits, B, S, M, D), to be summed over splits
+  int64_t splits;
+};
+
+}  // namespace mmattn
+
+#define MMATTN_KERNELS "ms_deform_attn_cpu_kernels.inl"
+#include "for_each_instruction_set.inl"
+
+namespace mmattn {
+namespace {
 
 Array array_of(const Tensor& tensor) {
   return {tensor.mutable_data_ptr(), storage_of(tensor)};
@@ -43,7 +55,7 @@ void forward(
   call.out = array_of(out);
   torch::stable::parallel_for(
       0, call.sizes.B * call.sizes.Q, 16, [&](int64_t begin, int64_t end) {
-        kernels().forward(call, begin, end);
+        MMATTN_DISPATCH(ms_deform_attn_forward)(call, begin, end);
       });
 }
 
@@ -62,7 +74,7 @@ void backward(
   call.splits = grad_value.size(0);
   torch::stable::parallel_for(
       0, call.splits * call.sizes.B * call.sizes.M, 1, [&](int64_t begin, int64_t end) {
-        kernels().backward(call, begin, end);
+        MMATTN_DISPATCH(ms_deform_attn_backward)(call, begin, end);
       });
 }
 

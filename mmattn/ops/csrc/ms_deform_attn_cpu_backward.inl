@@ -1,9 +1,4 @@
 // The backward of the CPU kernels, one head at a time.
-#pragma once
-
-#include "ms_deform_attn_cpu_samples.inl"
-
-namespace mmattn {
 namespace {
 
 // Multiplies four pixels by the gradient, and adds it to the pixels' gradients.
@@ -14,7 +9,7 @@ MMATTN_INLINE void scatter_vectors(
   Vector<A> g[kVectors];
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
-    g[v] = load_vector<A, A>(grad + v * kLanes<A>);
+    g[v] = load_vector<A, A>(grad + v * kLanesOf<A>);
   }
 #pragma GCC unroll 4
   for (int k = 0; k < 4; ++k) {
@@ -23,8 +18,8 @@ MMATTN_INLINE void scatter_vectors(
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      products[k] += g[v] * load_vector<A, A>(value + offsets[k] + v * kLanes<A>);
-      A* target = grad_value + offsets[k] + v * kLanes<A>;
+      products[k] += g[v] * load_vector<A, A>(value + offsets[k] + v * kLanesOf<A>);
+      A* target = grad_value + offsets[k] + v * kLanesOf<A>;
       store_vector<A>(target, load_vector<A, A>(target) + weights[k] * g[v]);
     }
   }
@@ -36,21 +31,21 @@ MMATTN_INLINE void scatter(
     const A* value, A* grad_value, A (&sums)[4]) {
   Vector<A> products[4] = {};
   int64_t c = 0;
-  for (; c + 4 * kLanes<A> <= D; c += 4 * kLanes<A>) {
+  for (; c + 4 * kLanesOf<A> <= D; c += 4 * kLanesOf<A>) {
     scatter_vectors<A, 4>(
         offsets, weights, grad + c, value + c, grad_value + c, products);
   }
-  for (; c + 2 * kLanes<A> <= D; c += 2 * kLanes<A>) {
+  for (; c + 2 * kLanesOf<A> <= D; c += 2 * kLanesOf<A>) {
     scatter_vectors<A, 2>(
         offsets, weights, grad + c, value + c, grad_value + c, products);
   }
-  for (; c + kLanes<A> <= D; c += kLanes<A>) {
+  for (; c + kLanesOf<A> <= D; c += kLanesOf<A>) {
     scatter_vectors<A, 1>(
         offsets, weights, grad + c, value + c, grad_value + c, products);
   }
-  A lanes[4][kLanes<A>];
+  A lanes[4][kLanesOf<A>];
   std::memcpy(lanes, products, sizeof(lanes));
-  sum_lanes<A, kLanes<A>>(lanes, sums);
+  sum_lanes<A, kLanesOf<A>>(lanes, sums);
   for (int k = 0; c < D && k < 4; ++k) {
     for (int64_t i = c; offsets[k] >= 0 && i < D; ++i) {
       sums[k] += grad[i] * value[offsets[k] + i];
@@ -94,7 +89,7 @@ class Backward {
       run_query(b * sizes_.Q + q, m);
     }
     for (int64_t s = 0; s < sizes_.S; ++s) {
-      store(
+      mmattn::store(
           grad_value_ + s * sizes_.D,
           call_.grad_value.storage,
           ((image * sizes_.S + s) * sizes_.M + m) * sizes_.D,
@@ -107,7 +102,8 @@ class Backward {
   void run_query(int64_t row, int64_t m) {
     const int64_t item = row * sizes_.M + m, count = samples_.count();
     samples_.read(row, m);
-    load<A>(call_.grad.data, call_.grad.storage, item * sizes_.D, sizes_.D, grad_);
+    mmattn::load<A>(
+        call_.grad.data, call_.grad.storage, item * sizes_.D, sizes_.D, grad_);
     grad_reference_.fill(0);
     for (int64_t l = 0, i = 0; l < sizes_.L; ++l) {
       for (int64_t p = 0; p < sizes_.P; ++p, ++i) {
@@ -126,13 +122,13 @@ class Backward {
       store_as<A, A>(
           grad_reference_, item * numbers, numbers, call_.grad_reference.data);
     }
-    store<A>(
+    mmattn::store<A>(
         grad_weights_,
         call_.grad_weights.storage,
         item * count,
         count,
         call_.grad_weights.data);
-    store<A>(
+    mmattn::store<A>(
         grad_points_,
         call_.grad_points.storage,
         item * count * 2,
@@ -192,4 +188,3 @@ void backward(const Call& call, int64_t begin, int64_t end) {
 }
 
 }  // namespace
-}  // namespace mmattn

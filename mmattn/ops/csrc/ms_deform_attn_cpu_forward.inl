@@ -1,9 +1,4 @@
 // The forward of the CPU kernels: a list of pixels and weights, then their sum.
-#pragma once
-
-#include "ms_deform_attn_cpu_samples.inl"
-
-namespace mmattn {
 namespace {
 
 template <class A, class T>
@@ -21,25 +16,25 @@ MMATTN_INLINE void weigh_vectors(
     const A weight = taps[i].weight;
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      sums[v] += weight * load_vector<A, T>(pixel + v * kLanes<A>);
+      sums[v] += weight * load_vector<A, T>(pixel + v * kLanesOf<A>);
     }
   }
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
-    store_vector(out + channel + v * kLanes<A>, sums[v]);
+    store_vector(out + channel + v * kLanesOf<A>, sums[v]);
   }
 }
 
 template <class A, class T>
 void weigh(const Buffer<Tap<A, T>>& taps, int64_t count, int64_t D, A* out) {
   int64_t channel = 0;
-  for (; channel + 4 * kLanes<A> <= D; channel += 4 * kLanes<A>) {
+  for (; channel + 4 * kLanesOf<A> <= D; channel += 4 * kLanesOf<A>) {
     weigh_vectors<A, T, 4>(taps, count, channel, out);
   }
-  for (; channel + 2 * kLanes<A> <= D; channel += 2 * kLanes<A>) {
+  for (; channel + 2 * kLanesOf<A> <= D; channel += 2 * kLanesOf<A>) {
     weigh_vectors<A, T, 2>(taps, count, channel, out);
   }
-  for (; channel + kLanes<A> <= D; channel += kLanes<A>) {
+  for (; channel + kLanesOf<A> <= D; channel += kLanesOf<A>) {
     weigh_vectors<A, T, 1>(taps, count, channel, out);
   }
   for (; channel < D; ++channel) {
@@ -80,4 +75,3 @@ void forward(const Call& call, int64_t begin, int64_t end) {
 }
 
 }  // namespace
-}  // namespace mmattn

@@ -1,37 +1,26 @@
-// The CPU kernels for one instruction set, chosen by the file that includes this one.
-#pragma once
+// Multi-scale deformable attention for one instruction set.
+#include "ms_deform_attn_cpu_samples.inl"
 
-#include "ms_deform_attn_cpu_backward.inl"
 #include "ms_deform_attn_cpu_forward.inl"
 
-namespace mmattn {
-namespace {
+#include "ms_deform_attn_cpu_backward.inl"
 
-void forward_any(const Call& call, int64_t begin, int64_t end) {
-  switch (call.value.storage) {
-    case Storage::kDouble:
-      return forward<double, double>(call, begin, end);
-    case Storage::kFloat:
-      return forward<float, float>(call, begin, end);
-    case Storage::kHalf:
-      return forward<float, Half>(call, begin, end);
-    case Storage::kBFloat16:
-      return forward<float, BFloat16>(call, begin, end);
+// Computes some rows of B * Q.
+void ms_deform_attn_forward(const Call& call, int64_t begin, int64_t end) {
+  if (call.value.storage == Storage::kDouble) {
+    return forward<double, double>(call, begin, end);
   }
+  with_type_of(call.value.storage, [&](auto x) {
+    forward<float, decltype(x)>(call, begin, end);
+  });
 }
 
-void backward_any(const Call& call, int64_t begin, int64_t end) {
-  switch (call.value.storage) {
-    case Storage::kDouble:
-      return backward<double, double>(call, begin, end);
-    case Storage::kFloat:
-      return backward<float, float>(call, begin, end);
-    case Storage::kHalf:
-      return backward<float, Half>(call, begin, end);
-    case Storage::kBFloat16:
-      return backward<float, BFloat16>(call, begin, end);
+// Computes some tasks of splits * B * M, which write to different places.
+void ms_deform_attn_backward(const Call& call, int64_t begin, int64_t end) {
+  if (call.value.storage == Storage::kDouble) {
+    return backward<double, double>(call, begin, end);
   }
+  with_type_of(call.value.storage, [&](auto x) {
+    backward<float, decltype(x)>(call, begin, end);
+  });
 }
-
-}  // namespace
-}  // namespace mmattn

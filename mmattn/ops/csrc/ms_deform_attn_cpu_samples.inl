@@ -1,18 +1,5 @@
 // Vectors over channels, and the samples of a query and head, for the CPU kernels.
-// VECTOR_BYTES is the width of a vector.
-#pragma once
-
-#include <cmath>
-#include <cstring>
-#include <new>
-#include <type_traits>
-
-#include "ms_deform_attn_cpu.h"
-
-namespace mmattn {
 namespace {
-
-#include "buffer.inl"
 
 template <class A>
 struct VectorOf {
@@ -24,7 +11,7 @@ template <class A>
 using Vector = typename VectorOf<A>::Type;
 
 template <class A>
-constexpr int kLanes = VectorOf<A>::kLanes;
+constexpr int kLanesOf = VectorOf<A>::kLanes;
 
 template <class A, class T>
 MMATTN_INLINE Vector<A> load_vector(const T* from) {
@@ -32,13 +19,13 @@ MMATTN_INLINE Vector<A> load_vector(const T* from) {
   if constexpr (std::is_same_v<A, T>) {
     std::memcpy(&x, from, sizeof(x));
 #if VECTOR_BYTES == 32
-  } else if constexpr (std::is_same_v<T, Half> && kLanes<A> == 8) {
+  } else if constexpr (std::is_same_v<T, Half> && kLanesOf<A> == 8) {
     const __m256 wide =
         _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     std::memcpy(&x, &wide, sizeof(x));
 #endif
   } else {
-    for (int i = 0; i < kLanes<A>; ++i) {
+    for (int i = 0; i < kLanesOf<A>; ++i) {
       x[i] = widen(from[i]);
     }
   }
@@ -102,8 +89,9 @@ class Samples {
   // Reads the points of row b * Q + q and head m, and finds the corners.
   void read(int64_t row, int64_t head) {
     const int64_t first = (row * sizes_.M + head) * count_;
-    load<A>(call_.points.data, call_.points.storage, 2 * first, 2 * count_, points);
-    load<A>(call_.weights.data, call_.weights.storage, first, count_, weights);
+    mmattn::load<A>(
+        call_.points.data, call_.points.storage, 2 * first, 2 * count_, points);
+    mmattn::load<A>(call_.weights.data, call_.weights.storage, first, count_, weights);
     if (sizes_.form != Form::kLocations) {
       softmax();
       read_reference(row);
@@ -147,7 +135,7 @@ class Samples {
 
   void read_reference(int64_t row) {
     const int64_t numbers = sizes_.reference_levels * sides_;
-    load<A>(
+    mmattn::load<A>(
         call_.reference.data,
         call_.reference.storage,
         row * numbers,
@@ -180,4 +168,3 @@ class Samples {
 };
 
 }  // namespace
-}  // namespace mmattn

@@ -5,6 +5,12 @@
 STABLE_TORCH_LIBRARY(mmattn_extension, library) {
   library.def("instruction_set() -> int");
   library.def(
+      "depthwise_weight_gradient(Tensor x, Tensor grad, int stride, int padding, "
+      "Tensor(a!) sums) -> ()");
+  library.def(
+      "star_relu(Tensor x, Tensor? grad, float scale, float bias, Tensor(a!) out, "
+      "Tensor(b!) sums) -> ()");
+  library.def(
       "ms_deform_attn_forward(Tensor value, Tensor points, Tensor weights, "
       "Tensor? reference, int[] shapes, Tensor(a!) out) -> ()");
   library.def(
@@ -25,10 +31,11 @@ STABLE_TORCH_LIBRARY(mmattn_extension, library) {
   library.def(
       "deformable_attention_forward(Tensor q, Tensor k, Tensor v, Tensor positions, "
       "Tensor table, int[] grid, bool align_corners, Tensor(a!) out, "
-      "Tensor(b!) lse) -> ()");
+      "Tensor(b!) statistics) -> ()");
   library.def(
-      "deformable_attention_backward(Tensor grad, Tensor out, Tensor lse, Tensor q, "
-      "Tensor k, Tensor v, Tensor positions, Tensor table, int[] grid, "
+      "deformable_attention_backward(Tensor grad, Tensor statistics, Tensor q, Tensor "
+      "k, "
+      "Tensor v, Tensor positions, Tensor table, int[] grid, "
       "bool align_corners, Tensor(a!) grad_q, Tensor(b!) grad_k, Tensor(c!) grad_v, "
       "Tensor(d!) grad_positions, Tensor(e!) grad_table) -> ()");
   library.def(

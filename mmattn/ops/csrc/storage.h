@@ -40,11 +40,8 @@ MMATTN_INLINE To bit_cast(From from) {
   return to;
 }
 
-MMATTN_INLINE double widen(double x) {
-  return x;
-}
-
-MMATTN_INLINE float widen(float x) {
+template <class T>
+MMATTN_INLINE T widen(T x) {
   return x;
 }
 
@@ -66,10 +63,6 @@ MMATTN_INLINE float widen(Half x) {
 
 MMATTN_INLINE void narrow(double x, double& to) {
   to = x;
-}
-
-MMATTN_INLINE void narrow(double x, float& to) {
-  to = static_cast<float>(x);
 }
 
 MMATTN_INLINE void narrow(float x, float& to) {
@@ -110,11 +103,8 @@ MMATTN_INLINE void narrow(float x, Half& to) {
 #endif
 }
 
-MMATTN_INLINE void narrow(double x, BFloat16& to) {
-  narrow(static_cast<float>(x), to);
-}
-
-MMATTN_INLINE void narrow(double x, Half& to) {
+template <class T>
+MMATTN_INLINE void narrow(double x, T& to) {
   narrow(static_cast<float>(x), to);
 }
 
@@ -147,7 +137,7 @@ MMATTN_INLINE void store_one(float x, Storage storage, int64_t i, void* to) {
 
 // A run of numbers.
 template <class A, class T>
-void load_as(const void* from, int64_t first, int64_t count, A* to) {
+MMATTN_INLINE void load_as(const void* from, int64_t first, int64_t count, A* to) {
   const T* source = static_cast<const T*>(from) + first;
   for (int64_t i = 0; i < count; ++i) {
     to[i] = static_cast<A>(widen(source[i]));
@@ -155,7 +145,8 @@ void load_as(const void* from, int64_t first, int64_t count, A* to) {
 }
 
 template <class A>
-void load(const void* from, Storage storage, int64_t first, int64_t count, A* to) {
+MMATTN_INLINE void load(
+    const void* from, Storage storage, int64_t first, int64_t count, A* to) {
   switch (storage) {
     case Storage::kDouble:
       return load_as<A, double>(from, first, count, to);
@@ -169,7 +160,7 @@ void load(const void* from, Storage storage, int64_t first, int64_t count, A* to
 }
 
 template <class A, class T>
-void store_as(const A* from, int64_t first, int64_t count, void* to) {
+MMATTN_INLINE void store_as(const A* from, int64_t first, int64_t count, void* to) {
   T* target = static_cast<T*>(to) + first;
   for (int64_t i = 0; i < count; ++i) {
     narrow(from[i], target[i]);
@@ -177,7 +168,8 @@ void store_as(const A* from, int64_t first, int64_t count, void* to) {
 }
 
 template <class A>
-void store(const A* from, Storage storage, int64_t first, int64_t count, void* to) {
+MMATTN_INLINE void store(
+    const A* from, Storage storage, int64_t first, int64_t count, void* to) {
   switch (storage) {
     case Storage::kDouble:
       return store_as<A, double>(from, first, count, to);

@@ -22,16 +22,20 @@ def unsupported(q, k, v, positions, table) -> str | None:
 
 
 def forward(q, k, v, positions, table, *, grid, align_corners):
-    """Return the output and each row's log of the sum of exponentials (B, M, N)."""
-    B, N, M, _ = q.shape
-    out, lse = torch.empty(q.shape, dtype=q.dtype), torch.empty(B, M, N)
+    """Return the output, and statistics (B, M, N, 1 + D) for the backward.
+
+    They are the log of each row's sum of exponentials, and the output in float32.
+    """
+    B, N, M, D = q.shape
+    out, statistics = torch.empty(q.shape, dtype=q.dtype), torch.empty(B, M, N, 1 + D)
     torch.ops.mmattn_extension.deformable_attention_forward(
-        *_readable(q, k, v), *_bias(positions, table), grid, align_corners, out, lse
-    )
-    return out, lse
+        *_readable(q, k, v), *_bias(positions, table), grid, align_corners, out,
+        statistics,
+    )  # fmt: skip
+    return out, statistics
 
 
-def backward(grad, out, lse, q, k, v, positions, table, *, grid, align_corners):
+def backward(grad, out, statistics, q, k, v, positions, table, *, grid, align_corners):
     """Return the gradients of q, k, v, positions and table."""
     (B, _, M, D), (G, K), (Th, Tw) = q.shape, positions.shape[1:3], table.shape[1:]
     splits = _num_splits(B * M, grid)
@@ -41,7 +45,7 @@ def backward(grad, out, lse, q, k, v, positions, table, *, grid, align_corners):
         for shape in ((K, D), (K, D), (K, 2), (Th, Tw))
     )
     torch.ops.mmattn_extension.deformable_attention_backward(
-        *_readable(grad, out), lse, *_readable(q, k, v), *_bias(positions, table),
+        *_readable(grad), statistics, *_readable(q, k, v), *_bias(positions, table),
         grid, align_corners, dq, dk, dv, dpositions, dtable,
     )  # fmt: skip
     dk, dv = (x.sum(0).transpose(1, 2).to(q.dtype).contiguous() for x in (dk, dv))

@@ -121,13 +121,18 @@ def _flops(q, k, *args, **kwargs) -> int:
     return 2 * 2 * prod(q) * k[1]
 
 
+def _outputs(q, *tensors, backend, **settings):
+    out, lse = out_and_statistics(q, backend=backend)
+    return out, lse.new_empty(*lse.shape, 1 + q.shape[3]) if backend == 'cpp' else lse
+
+
 OPERATOR = Operator(
     'deformable_attention',
     reference.deformable_attention_reference,
     {'triton': triton_impl, 'cpp': cpp_impl, 'torch': torch_impl},
     tensors='Tensor q, Tensor k, Tensor v, Tensor positions, Tensor table',
     settings='SymInt[] grid, bool align_corners',
-    outputs=out_and_statistics,
+    outputs=_outputs,
     example=_example,
     flops=Flops(_flops),
     saved=('out', 'lse'),
