@@ -15,6 +15,7 @@ import torch
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 import mmattn.ops  # noqa: F401  fills OPERATORS
+from mmattn.ops.common import extension
 from mmattn.ops.common.operator import OPERATORS, Operator
 from mmattn.ops.structure_aware_attention.inspection import fft_flops
 
@@ -82,6 +83,13 @@ for _name, _rule in {
 }.items():
     if hasattr(aten, _name) and getattr(aten, _name) not in flop_registry:
         register_flop_formula(getattr(aten, _name))(_rule)
+
+if extension.UNAVAILABLE is None:
+
+    @register_flop_formula(torch.ops.mmattn_extension.depthwise_weight_gradient)
+    def _(x, grad, stride, padding, sums, *args, **kwargs) -> int:
+        return 2 * prod(grad) * (sums[0] - 1)  # the last sum is the bias's
+
 
 if find_spec('torchvision') is not None:
     import torchvision  # noqa: F401  defines the operators under torch.ops.torchvision

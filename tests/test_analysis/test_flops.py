@@ -15,6 +15,7 @@ from mmattn.analysis import count
 from mmattn.analysis.flops import CONVENTIONS, build
 from mmattn.models import DAT, DATPlusPlus, HMaiT, IViT, LiSANet, MaiT, ViT
 from mmattn.models.layers import MaskedAttention, NeighborhoodAttention
+from mmattn.models.layers.depthwise_conv import DepthwiseConv
 
 ROOT = Path(__file__).parents[2]
 
@@ -225,3 +226,11 @@ def test_what_cannot_be_counted_is_refused(function):
     model = Calls(lambda x: function(x[0] if isinstance(function, nn.Module) else x))
     with pytest.raises(NotImplementedError, match='has no FLOP rule'):
         count(model, (8, 8))
+
+
+def test_gradients_of_depthwise_convolutions_count_twice_the_forward():
+    """Also those that the compiled extension computes."""
+    conv, x = DepthwiseConv(32, 3), torch.randn(1, 9, 7, 32, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        conv(x).sum().backward()
+    assert counter.get_total_flops() == 3 * 2 * x.numel() * 9

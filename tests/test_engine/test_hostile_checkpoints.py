@@ -179,7 +179,7 @@ def refused_at_once(path, reason=''):
     start = process_time()
     with pytest.raises(ValueError, match=f'{path.name} is .*{reason}') as refused:
         read_checkpoint(path)
-    assert process_time() - start < 1
+    assert process_time() - start < 2
     assert len(str(refused.value)) < 800
 
 
@@ -187,7 +187,7 @@ def test_shared_lists_of_a_config_are_read_once(tmp_path):
     torch.save(Calls(ConfigDict, {'lists': LISTS}), tmp_path / 'config.pth')
     start = process_time()
     assert len(read_checkpoint(tmp_path / 'config.pth').lists) == 2
-    assert process_time() - start < 1
+    assert process_time() - start < 2
 
 
 FINE = pickle.dumps(dict(part=1), 2)

@@ -104,6 +104,7 @@ def _has_compiled_gradient(x: Tensor, weight: Tensor, bias: Tensor | None) -> bo
         return False
     return (
         extension.UNAVAILABLE is None
+        and type(x) is Tensor  # others, such as fake tensors, have no values
         and x.device.type == 'cpu'
         and dtype in DTYPES
         and x.numel() > 0

@@ -71,6 +71,7 @@ class _StarReLU(torch.autograd.Function):
 def _is_compiled(x: Tensor) -> bool:
     return (
         extension.UNAVAILABLE is None
+        and type(x) is Tensor  # others, such as fake tensors, have no values
         and x.device.type == 'cpu'
         and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and x.is_contiguous()
