@@ -7,10 +7,12 @@ from mmdet.structures import DetDataSample
 from mmdet.structures.mask import BitmapMasks
 from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
+from PIL import Image
 
 from mmattn.images.draw import (
     class_colors,
     draw_labels,
+    save_panels,
 )
 from mmattn.images.draw.style import seen_colors
 from mmattn.results.panels import panel
@@ -64,3 +66,13 @@ def test_annotations_are_drawn_as_predictions():
     assert drawn[0, 0].any() and not drawn[1, 1].any()
     with pytest.raises(ValueError, match='no annotations'):
         truth_of(SegDataSample(), None, None, (2, 2))
+
+
+def test_panels_are_as_high_as_their_pictures(tmp_path):
+    sizes = []
+    for height in (30, 60, 90):
+        picture = np.zeros((height, 60, 3), np.uint8)
+        save_panels([[(picture, ())]], ['a'], tmp_path / 'a.png')
+        with Image.open(tmp_path / 'a.png') as written:
+            sizes.append(written.height)
+    assert sizes[0] < 0.7 * sizes[1] and abs(sizes[1] - sizes[2]) < 3

@@ -5,6 +5,7 @@ import itertools
 import os
 import struct
 import zlib
+from functools import partial
 
 import cv2
 import mmcv
@@ -201,11 +202,13 @@ def test_channels_are_turned_as_colors_are(tmp_path, planes, orientation):
 def test_windows_of_planes_are_refused(tmp_path, monkeypatch):
     """libvips reads wrong rows from them."""
     path = tmp_path / 'planes.tif'
-    kind = dict(photometric='minisblack', planarconfig='separate')
-    tifffile.imwrite(path, noise(5, 20, 30), **kind)
     monkeypatch.setattr('mmattn.images.read.MAX_MEGAPIXELS', 0.0001)
-    with pytest.raises(UserError, match='planes.tif .* a plane for each of its 5'):
-        read_channels(path, 5, max_megapixels=1, windows=True)
+    for kind, count in dict(minisblack=5, rgb=3).items():
+        planes = noise(count, 20, 30)
+        tifffile.imwrite(path, planes, photometric=kind, planarconfig='separate')
+        read = partial(read_channels, channels=5) if count == 5 else read_image
+        with pytest.raises(UserError, match=f'planes.tif .* for each of its {count}'):
+            read(path, max_megapixels=1, windows=True)
 
 
 @pytest.mark.parametrize('kind', ['zlib', 'planes'])

@@ -3,15 +3,9 @@
 Names are imported when they are used, so that `import mmattn.apis` is light.
 """
 
-from importlib import import_module
+from mmattn.on_demand import import_on_demand
 
-HOMES = {'Predictor': 'predictor', 'find_model': 'find'}
+HOMES = {'Predictor': '.predictor', 'find_model': '.find'}
 __all__ = list(HOMES)
 
-
-def __getattr__(name: str):
-    if name not in HOMES:
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    value = getattr(import_module(f'.{HOMES[name]}', __name__), name)
-    globals()[name] = value
-    return value
+__getattr__ = import_on_demand(__name__, HOMES)

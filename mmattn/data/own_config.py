@@ -124,7 +124,7 @@ def limits(most: int, most_train: int) -> dict[str, int]:
 def load_text(pictures: Sequence[Picture], has_masks: bool) -> str:
     """Return the line that loads annotations.
 
-    Outlines stay polygons if they all are: pixels of 1,000 masks take 1.5 GB.
+    Outlines stay polygons if they all are, which take less memory than pixels.
     """
     if not has_masks:
         return "load = dict(type='LoadAnnotations', with_bbox=True)"

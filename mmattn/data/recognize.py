@@ -135,17 +135,16 @@ def _label_maps(
 
 def format_of(data: Path) -> str | None:
     """Return the format of `mmattn data convert` that a folder has, None for none."""
-    found, folders, pictures, texts, masks = Counter(), set(), [], set(), False
+    found, folders, pictures, texts, names = Counter(), set(), [], set(), set()
     for folder, _, files in os.walk(data, followlinks=True):
         name = Path(folder).name.lower()
+        names.update(files)
         for file in map(Path, {*files} - {CARD}):
             suffix = file.suffix.lower()
             found[suffix] += 1
-            found[file.name] += 1
             if suffix in IMAGE_SUFFIXES:
                 folders.add(name)
                 pictures.append(file.stem)
-                masks |= file.stem.lower().endswith(MASK_ENDS)
             elif suffix == '.txt':
                 texts.add(file.stem)
     texts = len(texts.intersection(pictures))
@@ -157,7 +156,8 @@ def format_of(data: Path) -> str | None:
         return 'labelme'
     if found['.json']:
         return 'coco'
-    if masks and any(found[name] for name in LEGENDS):
+    are_masks = any(stem.lower().endswith(MASK_ENDS) for stem in pictures)
+    if are_masks and not names.isdisjoint(LEGENDS):
         return 'labels'
     for name in folders:
         if name.startswith('mask'):

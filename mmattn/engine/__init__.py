@@ -3,7 +3,7 @@
 Names are imported when they are used, since prediction uses none of them.
 """
 
-from importlib import import_module
+from mmattn.on_demand import import_on_demand
 
 HOMES = {
     'AmpOptimWrapper': '.amp',
@@ -17,10 +17,4 @@ HOMES = {
 }
 __all__ = list(HOMES)
 
-
-def __getattr__(name: str):
-    if name not in HOMES:
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    value = getattr(import_module(HOMES[name], __name__), name)
-    globals()[name] = value
-    return value
+__getattr__ = import_on_demand(__name__, HOMES)

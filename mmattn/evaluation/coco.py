@@ -173,8 +173,8 @@ class CocoMetric(MMDetCocoMetric):
             counts = [(result['scores'] >= score).sum() for result in found]
             return round(float(np.abs(counts - objects).sum() / objects.sum()), 3)
 
-        error = error_from(self.score_thr)
-        errors = {score: error_from(score) for score in SCORES}
+        error, *others = map(error_from, (self.score_thr, *SCORES))
+        errors = dict(zip(SCORES, others, strict=True))
         best = min(errors, key=errors.get)
         if errors[best] < error:
             MMLogger.get_current_instance().info(

@@ -3,22 +3,16 @@
 Names are imported when they are used, since files run where PyTorch is not installed.
 """
 
-from importlib import import_module
+from mmattn.on_demand import import_on_demand
 
 # A module must not have the name of a function, which importing it would hide.
 HOMES = {
-    'ExportError': 'errors',
-    'Metadata': 'metadata',
-    'decompositions': 'decomposition_table',
-    'export_model': 'api',
-    'load': 'runner',
+    'ExportError': '.errors',
+    'Metadata': '.metadata',
+    'decompositions': '.decomposition_table',
+    'export_model': '.api',
+    'load': '.runner',
 }
 __all__ = list(HOMES)
 
-
-def __getattr__(name: str):
-    if name not in HOMES:
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    value = getattr(import_module(f'.{HOMES[name]}', __name__), name)
-    globals()[name] = value
-    return value
+__getattr__ = import_on_demand(__name__, HOMES)

@@ -44,7 +44,7 @@ LOGGER = logging.getLogger('mmattn')
 
 @dataclass(frozen=True)
 class Plan:
-    """What is exported, and what it is compared on.
+    """Hold what is exported, and what it is compared on.
 
     Attributes:
         source: the model as PyTorch runs it.

@@ -45,7 +45,7 @@ class Images:
 
 @dataclass
 class Prediction:
-    """What PyTorch predicts for an image.
+    """Hold what PyTorch predicts for an image.
 
     Attributes:
         path: file of the image.

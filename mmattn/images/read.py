@@ -120,9 +120,27 @@ def _large(
         raise too_many(name, max_megapixels)
     if not isinstance(image, (str, Path)):
         raise UserError(f'{name} has many pixels: pass the path of a file')
+    with open(image, 'rb') as file:
+        if _is_tiff(file):
+            _refuse_planes(file, name)
     found = WindowedImage(image, channels, name)
     check_size(name, *found.shape[:2], max_megapixels, found.of_pixel)
     return found if windows else np.asarray(found)
+
+
+def _refuse_planes(file: BinaryIO, name: str):
+    """Raise a ValueError for a TIFF file with a plane for each channel.
+
+    libvips 8.18 reads their rows from other places of the file, and says nothing.
+    """
+    with _tiff(file, name) as tiff:
+        page = tiff.pages[0]
+        if page.planarconfig == 2 and page.samplesperpixel > 1:
+            raise UserError(
+                f'{name} has many pixels, and a plane for each of its '
+                f'{page.samplesperpixel} channels; such files must have channels side '
+                'by side: gdal_translate -co INTERLEAVE=PIXEL'
+            )
 
 
 def _from_array(array: np.ndarray) -> np.ndarray:

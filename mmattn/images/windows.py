@@ -60,8 +60,6 @@ class WindowedImage:
                 raise UserError(
                     f'{name} has many pixels; such files must be TIFF, PNG or JPEG'
                 )
-            if found[0] == 'tiffload':
-                _refuse_planes(path, name)
             self._image = getattr(pyvips.Image, found[0])(str(path)).autorot()
         bands, kind = self._image.bands, self._image.interpretation
         self._dtype = self._image.crop(0, 0, 1, 1).numpy().dtype
@@ -96,20 +94,3 @@ class WindowedImage:
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         return self[:, :].astype(dtype or self.dtype, copy=False)
-
-
-def _refuse_planes(path: str | Path, name: str):
-    """Raise a ValueError for a TIFF file with a plane for each channel.
-
-    libvips 8.18 reads their rows from other places of the file, and says nothing.
-    """
-    import tifffile
-
-    with tifffile.TiffFile(path) as tiff:
-        page = tiff.pages[0]
-        if page.planarconfig == 2 and page.samplesperpixel > 1:
-            raise UserError(
-                f'{name} has many pixels, and a plane for each of its '
-                f'{page.samplesperpixel} channels; such files must have channels side '
-                'by side: gdal_translate -co INTERLEAVE=PIXEL'
-            )

@@ -238,8 +238,10 @@ def test_each_run_is_of_a_network_of_today():
 
 
 @pytest.mark.slow  # it draws lots for half a minute
-def test_our_page_is_up_to_date():
+def test_our_page_is_up_to_date_and_short():
     page, rows = (report.FOLDER / 'README.md').read_text(), read_rows(runner.ROWS)
     assert report.page_text(page, CLAIMS, rows) == page
+    prose = [line for line in page.splitlines() if not line.startswith('|')]
+    assert sum(bool(re.search(r'\w', w)) for p in prose for w in p.split()) <= 677
     pictures = {path.name for path in report.FOLDER.glob('*.png')}
     assert pictures == set(re.findall(r'!\[\]\((.+?)\)', page))

@@ -129,20 +129,21 @@ def test_every_backbone_has_the_maps_of_its_channels():
     assert found['ivit_nano'].channels == (32, 64, 160, 256)
 
 
-FOLDERS = {  # as Roboflow, labelImg, CVAT and people on GitHub write them
-    'csv': 'train/a.jpg train/_annotations.csv valid/b.jpg valid/_annotations.csv',
-    'labels': 'train/a.jpg train/a_mask.png train/_classes.csv',
-    'yolo': 'a.jpg a.txt b.jpg _darknet.labels',
-    'voc': 'JPEGImages/a.jpg Annotations/a.xml labels/a.txt ImageSets/Main/train.txt',
-    'coco': 'train/a.jpg train/_annotations.coco.json README.roboflow.txt',
-    'classes': 'train/cat/a.jpg train/dog/b.jpg README.txt',
-    None: 'train/a.jpg valid/b.jpg',
-}
+FOLDERS = [  # as Roboflow, labelImg, CVAT and people on GitHub write them
+    ('csv', 'train/a.jpg train/_annotations.csv valid/b.jpg valid/_annotations.csv'),
+    ('csv', 'train/a.jpg train/_classes.csv'),  # of classes, no legend of maps
+    ('labels', 'train/a.jpg train/a_mask.png train/_classes.csv'),
+    ('yolo', 'a.jpg a.txt b.jpg _darknet.labels'),
+    ('voc', 'JPEGImages/a.jpg Annotations/a.xml labels/a.txt ImageSets/train.txt'),
+    ('coco', 'train/a.jpg train/a.txt train/_annotations.coco.json README.txt'),
+    ('classes', 'train/cat/a.jpg train/dog/b.jpg README.txt'),
+    (None, 'train/a.jpg valid/b.jpg'),
+]
 
 
-@pytest.mark.parametrize('kind', FOLDERS)
-def test_formats_are_told_apart(tmp_path, kind):
-    for name in FOLDERS[kind].split():
+@pytest.mark.parametrize('kind, names', FOLDERS)
+def test_formats_are_told_apart(tmp_path, kind, names):
+    for name in names.split():
         path = tmp_path / 'data' / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

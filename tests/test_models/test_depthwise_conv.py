@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmattn.models.layers import DepthwiseConv, depthwise_conv
 from mmattn.ops.common import extension
@@ -117,7 +118,12 @@ def test_residual_adds_the_input(dtype):
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     'shape, kernel_size, stride, padding',
-    [((2, 9, 70), 5, 2, 2), ((1, 16, 17), 9, 8, 4), ((2, 8, 8), 4, 4, 0)],
+    [
+        ((2, 9, 70), 5, 2, 2),
+        ((1, 16, 17), 9, 8, 4),
+        ((2, 8, 8), 4, 4, 0),
+        ((1, 5, 6), 3, 1, 4),
+    ],
 )
 def test_strides(shape, kernel_size, stride, padding, dtype):
     torch.manual_seed(0)
@@ -181,4 +187,6 @@ def test_transforms_and_graphs_see_a_convolution(calls):
     conv.double()(x.double())
     with torch.no_grad():
         conv.float()(x)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        conv(torch.ones(1, 6, 5, CHANNELS))
     assert not calls

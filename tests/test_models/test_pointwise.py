@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmattn.models.layers import PointwiseLinear, StarReLU
 from mmattn.models.layers.pointwise import _StarReLU
@@ -52,6 +53,12 @@ def test_gradients_of_star_relus_scalars(dtype, compiled, monkeypatch):
     formula(exact, x.double()).backward(grad.double())
     for name, parameter in exact.named_parameters():
         assert_close(name, parameter.grad, act.get_parameter(name).grad)
+
+
+def test_star_relu_of_fake_tensors():
+    act = star_relu()
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        assert act(torch.ones(4)).shape == (4,)
 
 
 def test_star_relu_gradcheck():

@@ -39,10 +39,9 @@ def here(tmp_path, monkeypatch):
         Path(kind).mkdir()
     for index in range(5):
         image = rng.integers(0, 256, (*SIZE, 3), np.uint8)
+        mask = draw([(5, 10, 10, 8, 1), (5, 18, 10, 8 + index, 7)])
         cv2.imwrite(f'images/{index}.png', image)
-        cv2.imwrite(
-            f'masks/{index}.png', draw([(5, 10, 10, 8, 1), (5, 18, 10, 8 + index, 7)])
-        )
+        cv2.imwrite(f'masks/{index}.png', mask)
     return tmp_path
 
 
@@ -391,10 +390,9 @@ def test_the_estimate_never_fails(here, monkeypatch, capsys, times, said):
 def test_training_on_the_written_config(here, kind, forget_instances):
     if kind == 'objects':
         run('masks', 'images', 'masks', '--classes', 'cell')
-        path = 'data/mask_rcnn_ivit_n_cells.py'
     else:
         run('labels', 'images', 'masks', '--classes', *'abcdefgh')
-        path = 'data/upernet_ivit_n_cells.py'
+    (path,) = map(str, Path('data').glob('*.py'))
     forget_instances()
     options = ['train_cfg.max_iters=2', 'train_cfg.val_interval=2']
     options += ['default_hooks.checkpoint.interval=2', 'scale_schedule=True']

@@ -121,6 +121,15 @@ def test_polygons_stay_polygons():
     path.unlink()
     run(*coco(BOXES, POLYGONS), '--masks', '--tile', '100')  # run lengths where cut
     assert 'poly2mask' not in path.read_text()
+    crowd = dict(size=[100, 180], counts=[0, 9, 17991])
+    args = coco(BOXES, [*POLYGONS[:2], crowd])
+    content = json.loads(Path('a.json').read_text())
+    for entry in content['annotations'][2::3]:
+        entry['iscrowd'] = 1
+    Path('a.json').write_text(json.dumps(content))
+    path.unlink()
+    run(*args, '--masks')  # run lengths of crowds, which no training reads
+    assert 'poly2mask' in path.read_text()
 
 
 def test_parts_of_masks_are_those_of_the_image():

@@ -1,13 +1,9 @@
 """Classifiers. `DistilledClassifier` requires mmpretrain and is imported on demand."""
 
+from mmattn.on_demand import import_on_demand
+
 from .pooled import PooledClassifier
 
 __all__ = ['DistilledClassifier', 'PooledClassifier']
 
-
-def __getattr__(name: str):
-    if name == 'DistilledClassifier':
-        from .distilled import DistilledClassifier
-
-        return DistilledClassifier
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+__getattr__ = import_on_demand(__name__, {'DistilledClassifier': '.distilled'})
