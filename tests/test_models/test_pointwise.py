@@ -57,8 +57,12 @@ def test_gradients_of_star_relus_scalars(dtype, compiled, monkeypatch):
 
 def test_star_relu_of_fake_tensors():
     act = star_relu()
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        assert act(torch.ones(4)).shape == (4,)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        with torch.no_grad():
+            assert act(torch.ones(4)).shape == (4,)
+        x = torch.ones(4, requires_grad=True)
+        act(x).sum().backward()
+        assert x.grad.shape == (4,)
 
 
 def test_star_relu_gradcheck():

@@ -71,7 +71,6 @@ class _StarReLU(torch.autograd.Function):
 def _is_compiled(x: Tensor) -> bool:
     return (
         extension.UNAVAILABLE is None
-        and type(x) is Tensor  # others, such as fake tensors, have no values
         and x.device.type == 'cpu'
         and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and x.is_contiguous()
@@ -121,7 +120,11 @@ class StarReLU(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() or needs_reference(x, self.scale, self.bias):
+        if (
+            torch.compiler.is_compiling()
+            or type(x) is not Tensor  # others, such as fake tensors, have no values
+            or needs_reference(x, self.scale, self.bias)
+        ):
             # Compilers fuse this formula. A square would be a slow `Pow` in ONNX.
             x = x.relu()
             return self.scale * (x * x) + self.bias
