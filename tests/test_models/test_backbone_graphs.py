@@ -1,4 +1,4 @@
-"""Every registered backbone exports, and compiles to one graph, if asked by config."""
+"""Every backbone exports, traces, and compiles to one graph, if asked by config."""
 
 import copy
 import pickle
@@ -120,6 +120,15 @@ def test_smallest_presets_export(cls):
     model, x = cls().eval(), image(1, 3, 64, 96)
     program = torch.export.export(model, (x,))
     assert_close(program.module()(x), model(x))
+
+
+@every_backbone
+def test_traces_whether_gradients_are_on_or_not(cls, tmp_path):
+    """PyTorch traces again without gradients, and compares the graphs."""
+    model, x = build(cls, **FEW_BLOCKS.get(cls, {})).eval(), image(1, 3, 64, 96)
+    assert next(model.parameters()).requires_grad
+    torch.jit.trace(model, x).save(tmp_path / 'traced.pt')
+    assert_close(torch.jit.load(tmp_path / 'traced.pt')(x), model(x), **SINGLE)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Layers by strips of their map are the layers, and split in inference alone."""
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -71,6 +73,33 @@ def test_whoever_records_gets_the_whole(calls, name):
         with torch.autocast('cpu', torch.bfloat16):
             assert layer(x).dtype == torch.bfloat16
     assert len(calls) == 5 * 2
+
+
+@pytest.mark.parametrize('name', ['pointwise', 'conv', 'residual conv'])
+@pytest.mark.parametrize('amp', [False, True], ids=['float32', 'autocast'])
+def test_backward_computes_the_activation_again(name, amp):
+    layer, x = make(name), torch.randn(2, 6, 5, C, requires_grad=True)
+    kept, runs = [], []
+    layer.act.register_forward_hook(lambda _, __, out: kept.append(weakref.ref(out)))
+    layer.fc2.register_forward_hook(lambda *_: runs.append(1))
+    with torch.autocast('cpu', torch.bfloat16, enabled=amp):
+        out = layer(x)
+    assert kept[0]() is None
+    out.sum().backward()
+    assert len(kept) == 2  # run again
+    assert len(runs) == 1  # not run to its end
+
+
+@pytest.mark.parametrize('name', ['pointwise', 'conv', 'residual conv'])
+def test_gradcheck(name):
+    layer, x = make(name).double(), torch.randn(1, 3, 2, C, dtype=torch.float64)
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+
+    def call(x, *parameters):
+        values = dict(zip(names, parameters, strict=True))
+        return torch.func.functional_call(layer, values, (x,))
+
+    torch.autograd.gradcheck(call, (x.requires_grad_(), *parameters))
 
 
 @every_layer

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from mmattn.errors import UserError
 from mmattn.models.layers import Initializable, fit_image_channels
 from mmattn.models.layers.checks import check_images, resolve_compile, resolve_indices
-from mmattn.ops.common.derivatives import is_transformed, needs_reference
+from mmattn.ops.common.derivatives import runs_eagerly
 from mmattn.weights.layouts.load_hook import load_hook
 
 STEM = 'stem.proj.weight'  # of the convolution that reads the images
@@ -37,9 +37,9 @@ def channels_first(x: Tensor) -> Tensor:
     slowly. With channels first, PyTorch adds the map's gradients slowly to those of
     the next level, so they are copied, too.
     """
-    if not x.requires_grad or x.device.type != 'cpu':
+    if not x.requires_grad or x.device.type != 'cpu' or torch.jit.is_tracing():
         return x.movedim(-1, 1)
-    if torch.compiler.is_compiling() or is_transformed() or needs_reference(x):
+    if not runs_eagerly(x):
         return x.movedim(-1, 1).contiguous()
     return _ChannelsFirst.apply(x)
 

@@ -24,7 +24,7 @@ from mmattn.models.layers import (
     drop_path_rates,
     grid_of,
 )
-from mmattn.models.layers.strips import convolve_by_strips
+from mmattn.models.layers.strips import checkpoint_act, convolve_by_strips
 from mmattn.registry import MODELS
 from mmattn.weights.layouts import layouts
 
@@ -63,7 +63,10 @@ class ResidualConvMlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return convolve_by_strips(
-            self.fc1, self.dwconv, lambda x: self.fc2(self.act(x)), x
+            self.fc1,
+            self.dwconv,
+            lambda x: checkpoint_act(self.act, self.fc2, x),
+            x,
         )
 
 

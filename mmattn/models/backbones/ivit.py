@@ -69,9 +69,9 @@ class MetaFormerBlock(nn.Module):
         if scale is None:
             return x + branch
         scale = scale.to(x.dtype)  # autocast's, else a map of it becomes float32
-        if torch.is_grad_enabled():  # the gradients of addcmul take two more kernels
-            return scale * x + branch
-        return torch.addcmul(branch, scale, x)
+        if not torch.is_grad_enabled() or torch.jit.is_tracing():
+            return torch.addcmul(branch, scale, x)
+        return scale * x + branch  # the gradients of addcmul take two more kernels
 
 
 class Downsampling(nn.Module):

@@ -163,8 +163,6 @@ class DeformableAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, H, W, C) in and out."""
         B, H, W, C = x.shape
-        if torch.jit.is_tracing():  # mmengine's FLOP counter traces with tensors
-            H, W = int(H), int(W)
         (x,) = cast_under_autocast(x)  # once for queries and samples
         q = self.proj_q(x)
         positions = self.positions(q)

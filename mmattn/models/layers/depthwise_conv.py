@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
 from mmattn.ops.common import extension
-from mmattn.ops.common.derivatives import is_transformed, needs_reference
+from mmattn.ops.common.derivatives import runs_eagerly
 from mmattn.ops.common.precision import (
     cast_under_autocast,
     is_autocast_on,
@@ -109,9 +109,7 @@ def _has_compiled_gradient(x: Tensor, weight: Tensor, bias: Tensor | None) -> bo
         and dtype in DTYPES
         and x.numel() > 0
         and torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-        and not is_transformed()
-        and not needs_reference(x, weight, bias)
+        and runs_eagerly(x, weight, bias)
     )
 
 

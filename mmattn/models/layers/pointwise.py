@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 from mmattn.ops import pointwise_linear
 from mmattn.ops.common import extension
-from mmattn.ops.common.derivatives import is_transformed, needs_reference
+from mmattn.ops.common.derivatives import is_transformed, runs_eagerly
 
-from .strips import pointwise_by_strips
+from .strips import checkpoint_act, pointwise_by_strips
 
 PIECE = 1 << 17  # elements of a map in half precision whose float32 stays in the cache
 PART = 1 << 16  # elements that a thread of the compiled StarReLU takes at a time
@@ -39,7 +39,7 @@ class PointwiseMlp(nn.Module):
         return pointwise_by_strips(self._apply_layers, x, self.fc1.out_features)
 
     def _apply_layers(self, x: Tensor) -> Tensor:
-        return self.fc2(self.act(self.fc1(x)))
+        return checkpoint_act(self.act, self.fc2, self.fc1(x))
 
 
 class _StarReLU(torch.autograd.Function):
@@ -88,8 +88,6 @@ def _run_compiled(x: Tensor, grad: Tensor | None, scale, bias, out: Tensor):
 
 def _scale_square(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """Overwrite `x` with `scale * x^2 + bias`."""
-    if is_transformed():  # they do not support `out`
-        return x.square_().mul_(scale).add_(bias)
     if x.device.type == 'cpu':  # a GPU would wait
         return torch.addcmul(bias.to(x.dtype), x, x, value=scale.item(), out=x)
     return torch.addcmul(bias, scale, x.square_(), out=x)
@@ -120,11 +118,8 @@ class StarReLU(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        if (
-            torch.compiler.is_compiling()
-            or type(x) is not Tensor  # others, such as fake tensors, have no values
-            or needs_reference(x, self.scale, self.bias)
-        ):
+        # Other types, such as fake tensors, have no values.
+        if type(x) is not Tensor or not runs_eagerly(x, self.scale, self.bias):
             # Compilers fuse this formula. A square would be a slow `Pow` in ONNX.
             x = x.relu()
             return self.scale * (x * x) + self.bias

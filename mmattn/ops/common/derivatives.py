@@ -35,6 +35,20 @@ def needs_reference(*tensors: Tensor | None) -> bool:
     return _has_tangent(*tensors)
 
 
+def runs_eagerly(*tensors: Tensor | None) -> bool:
+    """Return whether a call is only run, and at most recorded by reverse mode.
+
+    Compilers, `torch.jit.trace`, transforms of `torch.func` and forward mode follow
+    operations of PyTorch, and not an `autograd.Function` or a write into a buffer.
+    """
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or is_transformed()
+        or _has_tangent(*tensors)
+    )
+
+
 def check_cotangent(operator: str, grad: Tensor):
     """Refuse forward-mode derivatives of a gradient that a kernel computes.
 

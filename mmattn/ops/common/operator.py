@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from mmattn.errors import UserError
 
-from .derivatives import check_cotangent, needs_reference
+from .derivatives import check_cotangent, needs_reference, runs_eagerly
 from .exporting import is_exporting
 from .inspection import Attention, Flops
 from .precision import compute_dtype
@@ -107,7 +107,7 @@ class Operator:
         backend = self.choose(*tensors, requested=backend)
         if backend == REFERENCE:
             return self.reference(*tensors, **settings)
-        values = [settings[name] for name in self.settings]
+        values = [_without_tensors(settings[name]) for name in self.settings]
         result = self.forward(*tensors, *values, backend)
         return result if self.num_outputs == 1 else result[0]
 
@@ -200,11 +200,11 @@ class Operator:
     def _is_slow(self, name: str, tensors: Sequence[Tensor | None]) -> bool:
         """Return whether the reference is faster than a backend.
 
-        Exported graphs, which run at all sizes, keep the operator. Compiled graphs keep
-        the backend 'torch'.
+        Exported graphs, which run at all sizes, keep the operator. Compiled and traced
+        graphs keep the backend 'torch'.
         """
         prefers_reference = getattr(self.backends[name], 'prefers_reference', None)
-        is_fixed = is_exporting() or (name == 'torch' and torch.compiler.is_compiling())
+        is_fixed = is_exporting() or (name == 'torch' and not runs_eagerly())
         if prefers_reference is None or is_fixed:
             return False
         needs_grad = torch.is_grad_enabled() and any(
@@ -266,6 +266,13 @@ class Operator:
         pairs = zip(saved[self.num_saved :], grads, strict=True)
         grads = [None if x is None else dx for x, dx in pairs]
         return *grads, *[None] * len(ctx.settings)
+
+
+def _without_tensors(setting):
+    """Return integers for sizes, which are tensors while `torch.jit.trace` records."""
+    if torch.jit.is_tracing() and isinstance(setting, tuple):
+        return [int(size) for size in setting]
+    return setting
 
 
 def _define(name: str, schema: str, kernel: Callable, fake: Callable):

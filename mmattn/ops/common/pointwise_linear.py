@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .derivatives import runs_eagerly
+
 # The convolution is faster from this many tokens and multiplications on. It reorders
 # its weight, and in the backward its gradient too, at the same cost for few tokens.
 LEAST = {
@@ -25,8 +27,8 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     oneDNN's convolution on it takes half the time of `F.linear` on a CPU whose AVX-512
     the BLAS does not use, which is so for MKL on CPUs of AMD. The convolution is used
     there, for enough tokens in float32. Elsewhere `F.linear` is as fast or faster.
-    Compiled and exported graphs have `F.linear`, so they do not depend on the CPU that
-    traced them.
+    Compiled, traced and exported graphs have `F.linear`, so they do not depend on the
+    CPU that traced them.
 
     Args:
         x: shape (..., C).
@@ -36,7 +38,7 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Returns:
         Shape (..., C_out).
     """
-    if torch.compiler.is_compiling() or (shape := _image_shape(x, weight)) is None:
+    if not runs_eagerly() or (shape := _image_shape(x, weight)) is None:
         return F.linear(x, weight, bias)
     images = x.reshape(*shape, x.shape[-1]).permute(0, 3, 1, 2)
     out = F.conv2d(images, weight[:, :, None, None], bias)

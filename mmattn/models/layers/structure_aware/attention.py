@@ -167,8 +167,6 @@ class StructureAwareAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, *grid, C) in and out."""
         B, *sides, C = x.shape
-        if torch.jit.is_tracing():  # mmengine's FLOP counter traces with tensors
-            sides = [int(side) for side in sides]
         grid = self._kernel_grid(sides)
         heads = 3, self.num_heads, C // self.num_heads
         q, k, v = self.qkv(x).view(B, prod(sides), *heads).unbind(2)
