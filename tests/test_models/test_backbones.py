@@ -8,6 +8,7 @@ import pytest
 import torch
 from backbones import (
     BACKBONES,
+    SINGLE,
     all_indices,
     build,
     counted,
@@ -171,6 +172,34 @@ def test_checkpointing_gives_the_same_gradients(cls):
             if 'drop_path_rate' in kwargs:
                 assert runs and set(runs.values()) == {1 + with_cp}
         assert_close(*results)
+
+
+@every_backbone
+def test_gradients_of_each_image_by_torch_func(cls):
+    model = build(cls).double().eval()
+    x = image(2, 3, 33, 47, dtype=torch.float64)
+    directions = [image(*out.shape) for out in model(x[:1])]
+
+    def loss(parameters, x):
+        outs = torch.func.functional_call(model, parameters, (x[None],))
+        return sum((out * d).sum() for out, d in zip(outs, directions, strict=True))
+
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0))
+    grads = each(dict(model.named_parameters()), x)
+    for i in range(2):
+        model.zero_grad()
+        actual = {name: grad[i] for name, grad in grads.items()}
+        assert_close(actual, gradients(model, x[i : i + 1]), **SINGLE)
+
+
+@every_backbone
+def test_gradient_of_the_image_by_torch_func(cls):
+    """The parameters, which no transform sees, require gradients."""
+    model, x = build(cls).double().eval(), image(1, 3, 33, 47, dtype=torch.float64)
+    maps, backward = torch.func.vjp(model, x)
+    (grad,) = backward(tuple(image(*out.shape).double() for out in maps))
+    maps_and_gradients(model, x.requires_grad_())
+    assert_close(grad, x.grad, **SINGLE)
 
 
 @every_backbone

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.ops import deformable_attention, ms_deform_attn
+from mmattn.ops.common.biased_attention import biased_attention
 from mmattn.ops.common.exporting import is_exporting, is_known
 from mmattn.ops.common.precision import cast_under_autocast
 from mmattn.ops.common.sampling import sample_maps
@@ -192,7 +193,7 @@ class DeformableAttention(nn.Module):
         bias = self.bias(grid, positions)
         bias = None if bias is None else bias.to(q.dtype)
         heads = (x.transpose(1, 2) for x in (q, k, v))
-        out = F.scaled_dot_product_attention(*heads, attn_mask=bias).transpose(1, 2)
+        out = biased_attention(*heads, bias).transpose(1, 2)
         if self.position == 'dwc':
             maps = self.rpe_table(q.flatten(2).unflatten(1, grid))  # (B, H, W, C)
             out = out + maps.reshape(out.shape)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.errors import UserError
+from mmattn.ops.common.biased_attention import biased_attention
 from mmattn.ops.common.exporting import copied, is_exporting, is_known
 
 from .checks import check_heads
@@ -124,7 +125,7 @@ class WindowAttention(nn.Module):
         B, N, C = x.shape
         qkv = self.proj_qkv(x).view(B, N, 3, self.num_heads, C // self.num_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B * windows, M, N, D)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype))
+        out = biased_attention(q, k, v, bias.to(q.dtype))
         return self.proj_out(copied(out.transpose(1, 2)).reshape(B, N, C))
 
     def bias(self, window: Sequence[int]) -> Tensor:

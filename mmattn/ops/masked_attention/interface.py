@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mmattn.errors import UserError
 
+from ..common.biased_attention import biased_attention
 from ..common.checks import check_one_device, check_qkv, check_shape
 from ..common.derivatives import needs_reference
 from ..common.exporting import copied
@@ -114,7 +114,7 @@ def _global_heads(q, k, v, bias, requested):
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
     if bias is not None:
         bias = bias[None].to(q.dtype)  # three dimensions would be slow on CPUs
-    return copied(F.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2))
+    return copied(biased_attention(q, k, v, bias).transpose(1, 2))
 
 
 def resolve_heads(heads: int | Sequence[int] | None, num_heads: int) -> tuple[int, ...]:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmattn.ops import deformable_attention, masked_attention
+from mmattn.ops.common.biased_attention import biased_attention
 from mmattn.ops.common.derivatives import needs_reference
 from mmattn.ops.common.operator import OPERATORS
 from mmattn.ops.common.precision import cast_under_autocast, without_autocast
@@ -156,4 +156,4 @@ def attend_from_rows(q, k, v, table, grid, rows):
     """Attend from some rows of a map to all of it; tensors are (B, M, N, D)."""
     bias = spread_table(table, grid, rows)[None].to(q.dtype)
     with without_autocast(q):
-        return F.scaled_dot_product_attention(q, k, v, bias)
+        return biased_attention(q, k, v, bias)
