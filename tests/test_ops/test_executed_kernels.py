@@ -4,6 +4,7 @@ A report is a race, a read before its wait, or a read of what nothing wrote. A f
 an access out of bounds, a wrong barrier, or a loop without an end.
 """
 
+from collections import Counter
 from functools import partial
 from itertools import cycle, product
 
@@ -128,14 +129,12 @@ def test_cuda_kernels(shape, dtype, capability):
 
 @pytest.mark.slow
 def test_what_is_broken_is_noticed():
-    """Most of 60 kernels with one mistake each fault, report or err.
-
-    Some of the others are right: a wait or a fence may be one too many.
-    """
+    """Of 60 kernels with one mistake each, those that change a bit are noticed."""
     rows = mutants.run(60)
     assert len(rows) == 60
-    missed = [str(mutant) for mutant, noticed in rows if not noticed]
-    assert len(missed) <= 9, missed
+    verdicts = Counter(verdict for _, verdict in rows)
+    assert verdicts[mutants.SAME] <= 6
+    assert verdicts[mutants.MISSED] <= 2  # 95 percent
 
 
 class Device:

@@ -242,14 +242,14 @@ def filled_calls(operator: str) -> list[Call]:
     """Return small calls that fill a tile, so that little of a kernel is masked."""
     small = dict(B=1, M=2, D=16)
     calls = [
-        _neighborhood(grid=(9, 8), K=5, **small),
+        _neighborhood(grid=(9, 8), K=7, **small),
         _deformable(True, grid=(7, 9), K=19, G=2, **small),
         _landmark(N=70, L=17, E=3, **small),
         _masked('zero', grid=(9, 8), num_special=1, **small),
         _masked('soft', grid=(9, 8), num_special=1, **small),
         _ms_deform('locations', False, shapes=((5, 4), (3, 2)), Q=9, P=2, **small),
         _ms_deform('offsets in boxes', True, shapes=((5, 4),), Q=9, P=2, **small),
-        _structure_aware(grid=(7, 9), K=3, **small),
+        _structure_aware(grid=(7, 9), K=16, **small),
     ]
     return [call for call in calls if call.operator == operator]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mmattn.ops.ms_deform_attn import cuda_impl
 
-from .execute import Executed, Poisoned, run_grid
+from .execute import Executed, poisoned, run_grid
 from .machine import Code
 from .memory import Fault, GlobalMemory, Reports
 from .ptx import ENTRY, Kernel
@@ -96,7 +96,7 @@ def executed_cuda(library: Path, capability: int) -> Iterator[list[Executed]]:
         with (
             mock.patch.object(cuda_impl, 'OPERATORS', operators),
             mock.patch.object(cuda_impl, 'unsupported', lambda *tensors: None),
-            Poisoned(),
+            poisoned(),
         ):
             yield launches
     finally:

@@ -3,8 +3,12 @@
     python -m tools.gpu.mutants --count 60
 
 A mutant differs from a kernel in one place: a barrier, a mask, a shuffle, an offset,
-an operand or a wait. It is noticed by a fault, by a report or by a wrong result.
-Prints a row for each mutant, and how many of each kind were noticed.
+an operand or a wait. It is noticed by a fault, by a report or by a wrong result. Waits
+and fences that the compiler writes without a need are left as they are: products of the
+same sums are in order, and a fence follows stores.
+Prints a row for each mutant, and how many of each kind were noticed. A mutant whose
+launches write the same bits as the kernel's, as with the sign of an added zero, changes
+nothing in that call, and is counted apart.
 """
 
 import argparse
@@ -22,18 +26,36 @@ from tools.gpu.prove import Proof, prove
 
 DTYPES = {80: torch.bfloat16, 90: torch.float32}
 REGISTER = r'%\w+'
+MISSED, SAME = 'MISSED', 'the same bits'  # verdicts
+
+
+PRODUCT = re.compile(r'wgmma\.mma_async\S+ (\{[^}]*\})')
+STORE_OR_FENCE = re.compile(r'(st\.shared|stmatrix|cp\.async)|fence\.proxy\.async')
 
 
 def _remove(found: re.Match) -> str:
     return ''
 
 
+def _remove_before_use(found: re.Match) -> str | None:
+    """Remove what ends products, unless the next ones add to the same sums."""
+    before = PRODUCT.findall(found.string, 0, found.start())
+    after = PRODUCT.search(found.string, found.end())
+    return None if after and before and after[1] == before[-1] else ''
+
+
+def _remove_after_store(found: re.Match) -> str | None:
+    """Remove a fence, unless there is no store since the last one."""
+    before = [*STORE_OR_FENCE.finditer(found.string, 0, found.start())]
+    return '' if before and before[-1][1] else None
+
+
 def _swap(found: re.Match) -> str:
     return f'{found[1]}{found[3]}, {found[2]}'
 
 
-# By kind: a pattern of PTX, and what to put in its place.
-KINDS: dict[str, list[tuple[str, Callable[[re.Match], str]]]] = {
+# By kind: a pattern of PTX, and what to put in its place, None for nothing.
+KINDS: dict[str, list[tuple[str, Callable[[re.Match], str | None]]]] = {
     'barrier': [(r'bar\.sync\s+0;', _remove)],
     'mask': [
         (r'@(%p\d+)(?= ld\.global)', lambda found: f'@!{found[1]}'),
@@ -70,10 +92,10 @@ KINDS: dict[str, list[tuple[str, Callable[[re.Match], str]]]] = {
         (r'ex2\.approx\.ftz', lambda found: 'lg2.approx.ftz'),
     ],
     'wait': [
-        (r'wgmma\.wait_group\S+\s+\d+;', _remove),
-        (r'wgmma\.commit_group\S+;', _remove),
+        (r'wgmma\.wait_group\S+\s+\d+;', _remove_before_use),
+        (r'wgmma\.commit_group\S+;', _remove_before_use),
         (r'wgmma\.fence\S+;', _remove),
-        (r'fence\.proxy\.async\S+;', _remove),
+        (r'fence\.proxy\.async\S+;', _remove_after_store),
     ],
 }
 
@@ -124,9 +146,9 @@ def mutants(calls: Sequence[Call], count: int, seed: int = 0) -> Iterator[Mutant
                 for kind, ways in KINDS.items():
                     for way, (pattern, change) in enumerate(ways):
                         for found in re.finditer(pattern, ptx):
-                            span = *found.span(), change(found)
-                            place = kind, call, capability, kernel, ptx, *span
-                            places[kind, way].append(Mutant(*place))
+                            if (text := change(found)) is not None:
+                                place = call, capability, kernel, ptx, *found.span()
+                                places[kind, way].append(Mutant(kind, *place, text))
     generator = random.Random(seed)
     for found in places.values():
         generator.shuffle(found)
@@ -138,12 +160,16 @@ def mutants(calls: Sequence[Call], count: int, seed: int = 0) -> Iterator[Mutant
 
 
 def judge(proof: Proof) -> str:
-    """Return how a mutant was noticed, or an empty string."""
+    """Return how a mutant was noticed, or `MISSED`."""
     if proof.fault:
         return f'fault: {proof.fault}'
     if proof.reports:
         return f'report: {next(iter(proof.reports))}'
-    return '' if proof.error <= 1 else f'wrong: {proof.error:.2g} tolerances'
+    return MISSED if proof.error <= 1 else f'wrong: {proof.error:.2g} tolerances'
+
+
+def digests(proof: Proof) -> list[int]:
+    return [launch.digest for launch in proof.launches]
 
 
 def run(count: int, seed: int = 0, operators: Sequence[str] = OPERATORS) -> list[tuple]:
@@ -151,10 +177,13 @@ def run(count: int, seed: int = 0, operators: Sequence[str] = OPERATORS) -> list
     calls = [call for name in operators for call in filled_calls(name)]
     rows = []
     for mutant in mutants(calls, count, seed):
-        _, call, capability, *_ = mutant
-        proof = prove(call, capability, DTYPES[capability], mutant.apply)
-        rows.append((mutant, judge(proof)))
-        print(f'{mutant.kind} | {mutant} | {rows[-1][1] or "MISSED"}', flush=True)
+        place = mutant.call, mutant.capability, DTYPES[mutant.capability]
+        proof = prove(*place, mutant.apply)
+        verdict = judge(proof)
+        if verdict == MISSED and digests(proof) == digests(prove(*place)):
+            verdict = SAME
+        rows.append((mutant, verdict))
+        print(f'{mutant.kind} | {mutant} | {verdict}', flush=True)
     return rows
 
 
@@ -165,10 +194,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     rows = run(args.count, args.seed)
-    noticed = Counter(mutant.kind for mutant, how in rows if how)
+    same = [mutant for mutant, verdict in rows if verdict == SAME]
+    rows = [row for row in rows if row[1] != SAME]
+    noticed = Counter(mutant.kind for mutant, verdict in rows if verdict != MISSED)
     for kind, total in Counter(mutant.kind for mutant, _ in rows).items():
         print(f'{kind}: {noticed[kind]} of {total}')
-    print(f'noticed: {noticed.total()} of {len(rows)}')
+    print(f'noticed: {noticed.total()} of {len(rows)}; {len(same)} write the same bits')
     return 0
 
 
