@@ -148,8 +148,8 @@ bench-avx512: STEP = $(BIN)/python -m tools.benchmark.train_step --batch 1 --rou
 bench-avx512: SPEED_UP = $(BIN)/python -m tools.benchmark.accelerate --rounds 2
 bench-avx512: env
 	OMP_NUM_THREADS=1 $(MAPS) --csv $(BENCH)/maps_avx512_cpu.csv
-	OMP_NUM_THREADS=1 $(MAPS) --size 512 768 --amp-dtype bfloat16 \
-		--memory-format channels_last --csv $(BENCH)/maps_autocast_cpu.csv
+	OMP_NUM_THREADS=1 $(MAPS) --amp-dtype bfloat16 --memory-format channels_last \
+		--csv $(BENCH)/maps_autocast_cpu.csv
 	OMP_NUM_THREADS=2 $(MAPS) --clock wall --passes inference \
 		--csv $(BENCH)/maps_avx512_2_threads_cpu.csv
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.benchmark.model --clock cpu --batch 1 \

@@ -51,8 +51,9 @@ SETS = {
     'swin_small_patch4_window7_224',
     # As a detector has them.
     'maps': 'mmattn_ivit_tiny mmattn_hmait_tiny mmattn_lisanet_small '
-    'mmattn_lisanet_hybrid_small mmattn_pvt_v2_b2 mmattn_dat_plus_plus_tiny resnet50 '
-    'convnext_tiny swin_tiny_patch4_window7_224 caformer_s18',
+    'mmattn_lisanet_hybrid_small mmattn_pvt_v2_b2 mmattn_pvt_small mmattn_dat_tiny '
+    'mmattn_dat_plus_plus_tiny resnet50 convnext_tiny swin_tiny_patch4_window7_224 '
+    'caformer_s18',
     # What a machine without OpenMMLab's packages builds.
     'gpu': 'mmattn_ivit_tiny mmattn_hmait_tiny mmattn_lisanet_small '
     'mmattn_dat_plus_plus_tiny mmattn_pvt_v2_b2 swin_tiny_patch4_window7_224 '

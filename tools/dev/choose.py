@@ -45,6 +45,8 @@ PEERS = {
     'caformer_s18': ('CAFormer-S18', 83.6, 'arXiv 2210.13452'),
 }
 LARGE = {'AVX2': 'maps_cpu', 'AVX-512': 'maps_avx512_cpu'}
+MEMORY = 'maps_avx512_cpu', 'maps_autocast_cpu'  # float32, bfloat16
+PASSES = 'inference', 'training step'
 LICENSES = {'apache-2.0': 'Apache-2.0', 'mit': 'MIT'}  # as timm has them
 
 
@@ -60,12 +62,13 @@ class Row:
     start: str
     small: float | None
     large: dict[str, float]
-    memory: float | None
+    memory: list[str]  # MiB of the passes, float32 / bfloat16
 
 
-def inference(file: str) -> dict[str, dict[str, str]]:
+def rows_of(file: str, which: str = 'inference') -> dict[str, dict[str, str]]:
+    """Return the rows of a pass, by model."""
     rows = read_csv(BENCHMARKS / f'{file}.csv')
-    return {row['model']: row for row in rows if row['pass'] == 'inference'}
+    return {row['model']: row for row in rows if row['pass'] == which}
 
 
 def model_of(classifier: str) -> dict:
@@ -113,11 +116,17 @@ def start_of(preset: str) -> str:
     return f'{kind}, {arch.license or license_of(arch.start.removeprefix("timm://"))}'
 
 
+def memory_of(name: str, which: str) -> str:
+    """Return the peaks of a pass in MiB, of the files in `MEMORY`."""
+    found = (rows_of(file, which).get(name) for file in MEMORY)
+    return ' / '.join(text_of(row and float(row['peak_mib']), 0) for row in found)
+
+
 @cache
 def rows() -> list[Row]:
     """Return the backbones, the fastest on large images first."""
-    small = inference('models_cpu')
-    maps = {isa: inference(file) for isa, file in LARGE.items()}
+    small = rows_of('models_cpu')
+    maps = {isa: rows_of(file) for isa, file in LARGE.items()}
     found = []
     for name in (*OURS, *PEERS):
         classifier = OURS.get(name, name)
@@ -128,13 +137,12 @@ def rows() -> list[Row]:
         large = {
             isa: float(of[name]['speedup']) for isa, of in maps.items() if name in of
         }
-        memory = maps['AVX2'].get(name)
         found.append(
             Row(
                 *facts,
                 at_224 and float(at_224['speedup']),
                 large,
-                memory and float(memory['peak_mib']),
+                [memory_of(name, which) for which in PASSES],
             )
         )
     return sorted(found, key=lambda row: -row.large.get('AVX2', 0))
@@ -148,26 +156,27 @@ def choose(words: list[str]) -> str:
     """Return the table of docs/choose.md, or as many of its columns as `words` says."""
     lines = [['backbone', 'Top-1, paper', 'speed at 224']]
     lines[0] += [f'at 800 x 1333, {isa}' for isa in LARGE]
-    lines[0] += ['memory at 800 x 1333 (MiB)', 'parameters (M)', 'FLOPs at 224 (G)']
-    lines[0] += ['starts from']
+    lines[0] += ['memory at 800 x 1333 (MiB)', 'in training', 'parameters (M)']
+    lines[0] += ['FLOPs at 224 (G)', 'starts from']
     for row in rows():
         name = f'**`{row.name}`**' if row.is_ours else row.name
         speeds = row.small, *(row.large.get(isa) for isa in LARGE)
         line = [name, f'{row.top1:.1f}', *(text_of(speed, 2) for speed in speeds)]
-        line += [text_of(row.memory, 0), f'{row.params:.1f}', f'{row.flops:.2f}']
+        line += [*row.memory, f'{row.params:.1f}', f'{row.flops:.2f}']
         lines.append([*line, row.start])
     if words:
         return markdown([line[: int(words[0])] for line in lines])
     sources = '; '.join(f'{name} {source}' for name, _, source in PEERS.values())
-    runs = {'at 224': 'models_cpu', **LARGE}
+    runs = {'at 224': 'models_cpu', **LARGE, 'bfloat16': 'maps_autocast_cpu'}
     origins = '; '.join(
-        f'{what}: {measured(inference(file).values())}' for what, file in runs.items()
+        f'{what}: {measured(rows_of(file).values())}' for what, file in runs.items()
     )
     return (
         f'{markdown(lines)}\nSpeeds are over Swin-T in the same run; a dash was not '
-        'measured. Accuracies of our networks are in [the model zoo](model_zoo.md), of '
-        f'the others in {sources}. Licenses of their weights are what timm says.\n\n'
-        f'Runs: {origins}.\n'
+        'measured. Memory is what PyTorch holds at most in inference and in training, '
+        'float32 / autocast to bfloat16. Accuracies of our networks are in '
+        f'[the model zoo](model_zoo.md), of the others in {sources}. Licenses of their '
+        f'weights are what timm says.\n\nRuns: {origins}.\n'
     )
 
 
