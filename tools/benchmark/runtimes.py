@@ -4,15 +4,16 @@
         --csv docs/benchmarks/runtimes_cpu.csv
 
 Weights and images are random. What runs a backbone takes turns, one at a time (see
-`measure.py`). `speedup` is the speed over PyTorch's in float32, `difference` the largest
-one from its maps, over their largest value. ONNX Runtime has no products in bfloat16 on
-CPUs. The file in int8 is quantized as by `mmattn export --int8`, and OpenVINO reads it,
-too; attention stays in float32.
+`measure.py`). `speedup` is the speed over PyTorch's in float32, and `difference` the
+largest one from its maps, over their largest value. ONNX Runtime has no products in
+bfloat16 on CPUs. The file in int8 is quantized as by `mmattn export --int8`, which
+leaves attention in float32, and OpenVINO reads it, too.
 """
 
 import argparse
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -89,7 +90,7 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
         model = create(name, args.size, maps=True).eval()
         images = torch.randn(1, 3, *args.size)
         runs = ways(model, images)
-        calls = {way: lambda run=run: run(images) for way, run in runs.items()}
+        calls = {way: partial(run, images) for way, run in runs.items()}
         expected = runs[BASELINE](images)
         times = measure.interleave(calls, args.rounds, args.seconds, args.clock)
         for way, run in runs.items():

@@ -82,6 +82,17 @@ def accelerated(_: list[str]) -> str:
     return f'{table}\nMeasured on: {measured(found)}.\n'
 
 
+def runtimes(_: list[str]) -> str:
+    """Return speeds over PyTorch's in float32, a line for each backbone."""
+    found, lines = read_csv(BENCHMARKS / 'runtimes_cpu.csv'), {}
+    for row in found:
+        line = lines.setdefault(row['model'], {})
+        line[row['runtime']] = f'{float(row["speedup"]):.2f}'
+    head = ['backbone', *next(iter(lines.values()))]
+    table = [head, *([f'`{name}`', *line.values()] for name, line in lines.items())]
+    return f'{markdown(table)}\nMeasured on: {measured(found)}.\n'
+
+
 def speed_table(path: Path) -> str:
     """Return a table of speeds over the baseline's, from a csv file of `model.py`."""
     rows = read_csv(path)
