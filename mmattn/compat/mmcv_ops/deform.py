@@ -9,7 +9,7 @@ arithmetic is float32 for float16 and bfloat16 storage.
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torchvision  # noqa: F401  defines torch.ops.torchvision
@@ -60,25 +60,16 @@ def _backward(
     return gradients
 
 
-def deform_conv_forward(
-    input,
-    weight,
-    offset,
-    output,
-    columns,
-    ones,
-    kW,
-    kH,
-    dW,
-    dH,
-    padW,
-    padH,
-    dilationW,
-    dilationH,
-    group,
-    deformable_group,
-    im2col_step,
-):
+def _geometry(names: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Return stride, padding, dilation and groups of mmcv's call for torchvision's."""
+    return tuple(sizes[name] for name in f'{names} group deformable_group'.split())
+
+
+PLAIN = 'dH dW padH padW dilationH dilationW'
+MODULATED = 'stride_h stride_w pad_h pad_w dilation_h dilation_w'
+
+
+def deform_conv_forward(input, weight, offset, output, columns, ones, **sizes):
     """Write the deformable convolution (v1) into `output`.
 
     Args:
@@ -87,62 +78,26 @@ def deform_conv_forward(
         offset: shape (B, 2 * deformable_group * kH * kW, H', W').
         output: shape (B, O, H', W'), written.
         columns, ones: mmcv's scratch space; ignored.
-        kW, kH: kernel size, as in `weight`.
-        dW, dH: stride.
-        im2col_step: images per step in mmcv; ignored.
+        sizes: of the kernel, as in `weight`, and of what `PLAIN` names; `im2col_step`
+            is ignored.
     """
     tensors = _tensors(input, weight, offset, None, weight.new_empty(0))
-    geometry = dH, dW, padH, padW, dilationH, dilationW, group, deformable_group
+    geometry = _geometry(PLAIN, sizes)
     output.copy_(torch.ops.torchvision.deform_conv2d(*tensors, *geometry, False))
 
 
 def deform_conv_backward_input(
-    input,
-    offset,
-    gradOutput,
-    gradInput,
-    gradOffset,
-    weight,
-    columns,
-    kW,
-    kH,
-    dW,
-    dH,
-    padW,
-    padH,
-    dilationW,
-    dilationH,
-    group,
-    deformable_group,
-    im2col_step,
+    input, offset, gradOutput, gradInput, gradOffset, weight, columns, **sizes
 ):
     """Write the gradients of `input` and `offset`; see `deform_conv_forward`."""
     tensors = _tensors(input, weight, offset, None, weight.new_empty(0))
-    geometry = dH, dW, padH, padW, dilationH, dilationW, group, deformable_group
-    grad_input, _, grad_offset, _, _ = _backward(gradOutput, tensors, geometry, False)
-    gradInput.copy_(grad_input)
-    gradOffset.copy_(grad_offset)
+    gradients = _backward(gradOutput, tensors, _geometry(PLAIN, sizes), False)
+    gradInput.copy_(gradients[0])
+    gradOffset.copy_(gradients[2])
 
 
 def deform_conv_backward_parameters(
-    input,
-    offset,
-    gradOutput,
-    gradWeight,
-    columns,
-    ones,
-    kW,
-    kH,
-    dW,
-    dH,
-    padW,
-    padH,
-    dilationW,
-    dilationH,
-    group,
-    deformable_group,
-    scale,
-    im2col_step,
+    input, offset, gradOutput, gradWeight, columns, ones, scale, **sizes
 ):
     """Write `scale` times the gradient of the weight; see `deform_conv_forward`.
 
@@ -150,33 +105,14 @@ def deform_conv_backward_parameters(
     `deform_conv_backward_input`. The gradient does not depend on the weight's values.
     """
     tensors = _tensors(input, gradWeight, offset, None, gradWeight.new_empty(0))
-    geometry = dH, dW, padH, padW, dilationH, dilationW, group, deformable_group
-    _, grad_weight, _, _, _ = torch.ops.torchvision._deform_conv2d_backward(
-        widen(gradOutput), *tensors, *geometry, False
+    _, grad_weight, *_ = torch.ops.torchvision._deform_conv2d_backward(
+        widen(gradOutput), *tensors, *_geometry(PLAIN, sizes), False
     )
     gradWeight.copy_(grad_weight * scale)
 
 
 def modulated_deform_conv_forward(
-    input,
-    weight,
-    bias,
-    ones,
-    offset,
-    mask,
-    output,
-    columns,
-    kernel_h,
-    kernel_w,
-    stride_h,
-    stride_w,
-    pad_h,
-    pad_w,
-    dilation_h,
-    dilation_w,
-    group,
-    deformable_group,
-    with_bias,
+    input, weight, bias, ones, offset, mask, output, columns, **sizes
 ):
     """Write the modulated deformable convolution (v2) into `output`.
 
@@ -190,6 +126,7 @@ def modulated_deform_conv_forward(
             maps.
         output: shape (B, O, H', W'), written.
         ones, columns: mmcv's scratch space; ignored.
+        sizes: of the kernel, as in `weight`, and of what `MODULATED` names.
 
     Raises:
         ValueError: the maps of `offset` or `mask` are smaller than the output.
@@ -197,56 +134,21 @@ def modulated_deform_conv_forward(
     size = output.shape[2:]
     offset = first_elements('offset', offset, size)
     mask = first_elements('mask', mask, size)
-    strides = stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w
-    output.copy_(
-        torch.ops.torchvision.deform_conv2d(
-            *_tensors(input, weight, offset, mask, bias),
-            *strides,
-            group,
-            deformable_group,
-            True,
-        )
-    )
+    tensors = _tensors(input, weight, offset, mask, bias)
+    geometry = _geometry(MODULATED, sizes)
+    output.copy_(torch.ops.torchvision.deform_conv2d(*tensors, *geometry, True))
 
 
 def modulated_deform_conv_backward(
-    input,
-    weight,
-    bias,
-    ones,
-    offset,
-    mask,
-    columns,
-    grad_input,
-    grad_weight,
-    grad_bias,
-    grad_offset,
-    grad_mask,
-    grad_output,
-    kernel_h,
-    kernel_w,
-    stride_h,
-    stride_w,
-    pad_h,
-    pad_w,
-    dilation_h,
-    dilation_w,
-    group,
-    deformable_group,
-    with_bias,
-):
+    input, weight, bias, ones, offset, mask, columns, grad_input, grad_weight,
+    grad_bias, grad_offset, grad_mask, grad_output, *, with_bias, **sizes,
+):  # fmt: skip
     """Write the five gradients; see `modulated_deform_conv_forward`."""
     size = grad_output.shape[2:]
-    tensors = _tensors(
-        input,
-        weight,
-        first_elements('offset', offset, size),
-        first_elements('mask', mask, size),
-        bias,
-    )
-    strides = stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w
-    geometry = *strides, group, deformable_group
-    gradients = _backward(grad_output, tensors, geometry, True)
+    offset = first_elements('offset', offset, size)
+    mask = first_elements('mask', mask, size)
+    tensors = _tensors(input, weight, offset, mask, bias)
+    gradients = _backward(grad_output, tensors, _geometry(MODULATED, sizes), True)
     grad_input.copy_(gradients[0])
     grad_weight.copy_(gradients[1])
     write_first_elements(grad_offset, gradients[2])
