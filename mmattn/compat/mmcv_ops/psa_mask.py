@@ -9,12 +9,16 @@ from torch.nn import functional as F
 COLLECT = 0
 
 
-def _margins(size, mask, half) -> tuple[int, int]:
-    """Return how many elements to add before and after a mask axis to reach all pixels.
+def _margins(h_feature, w_feature, sizes) -> list[int]:
+    """Return how many elements to add around masks to reach all pixels, for `F.pad`.
 
     A negative number removes elements that lie outside the map for every pixel.
     """
-    return size - 1 - half, size - mask + half
+    margins = []
+    for axis, size in (('w', w_feature), ('h', h_feature)):
+        mask, half = sizes[f'{axis}_mask'], sizes[f'half_{axis}_mask']
+        margins += [size - 1 - half, size - mask + half]
+    return margins
 
 
 def _written(output, psa_type, h_feature, w_feature):
@@ -37,18 +41,7 @@ def _skewed(masks, h_feature, w_feature):
     return masks.as_strided((B, H, W, H, W), strides, start)
 
 
-def psamask_forward(
-    input,
-    output,
-    psa_type,
-    num_,
-    h_feature,
-    w_feature,
-    h_mask,
-    w_mask,
-    half_h_mask,
-    half_w_mask,
-):
+def psamask_forward(input, output, psa_type, *, h_feature, w_feature, **sizes):
     """Write the masks over whole maps into `output`, which starts at zero.
 
     Args:
@@ -56,36 +49,21 @@ def psamask_forward(
         output: shape (B, H * W, H, W). With type 1 (distribute), channel i is the map
             of pixel i's mask. With type 0 (collect), channel i holds what every pixel's
             mask has at pixel i.
-        num_: batch, as in `input`; ignored.
+        sizes: `h_mask`, `w_mask` and their halves; the batch, `num_`, is ignored.
     """
-    masks = input.unflatten(1, (h_mask, w_mask)).permute(0, 3, 4, 1, 2)
-    margins = (
-        *_margins(w_feature, w_mask, half_w_mask),
-        *_margins(h_feature, h_mask, half_h_mask),
-    )
-    masks = F.pad(masks, margins).contiguous()
+    shape = sizes['h_mask'], sizes['w_mask']
+    masks = input.unflatten(1, shape).permute(0, 3, 4, 1, 2)
+    masks = F.pad(masks, _margins(h_feature, w_feature, sizes)).contiguous()
     targets = _skewed(masks, h_feature, w_feature)
     _written(output, psa_type, h_feature, w_feature).copy_(targets)
 
 
 def psamask_backward(
-    grad_output,
-    grad_input,
-    psa_type,
-    num_,
-    h_feature,
-    w_feature,
-    h_mask,
-    w_mask,
-    half_h_mask,
-    half_w_mask,
+    grad_output, grad_input, psa_type, *, h_feature, w_feature, **sizes
 ):
     """Write the gradient of the masks; see `psamask_forward`."""
     H, W = h_feature, w_feature
-    shape = grad_input.size(0), H, W, 2 * H - 1, 2 * W - 1
-    masks = grad_output.new_zeros(shape)
-    gradient = _written(grad_output, psa_type, H, W)
-    _skewed(masks, H, W).copy_(gradient)
-    margins = *_margins(W, w_mask, half_w_mask), *_margins(H, h_mask, half_h_mask)
-    masks = F.pad(masks, [-margin for margin in margins])
+    masks = grad_output.new_zeros(grad_input.size(0), H, W, 2 * H - 1, 2 * W - 1)
+    _skewed(masks, H, W).copy_(_written(grad_output, psa_type, H, W))
+    masks = F.pad(masks, [-margin for margin in _margins(H, W, sizes)])
     grad_input.copy_(masks.permute(0, 3, 4, 1, 2).flatten(1, 2))

@@ -105,8 +105,12 @@ def roi_pool_backward(
     grad_input.copy_(gradient.view_as(grad_input))
 
 
-def _deform_roi_pool(features, rois, offset, bins, spatial_scale, ratio, gamma):
+def _deform_roi_pool(
+    features, rois, offset, *, pooled_height, pooled_width, spatial_scale,
+    sampling_ratio, gamma,
+):  # fmt: skip
     """Return the pooled bins, shape (N, C, *bins); see `deform_roi_pool_forward`."""
+    bins, ratio = (pooled_height, pooled_width), sampling_ratio
     rois = rois.to(features.dtype)
     start, end = (rois[:, [2, 1, 4, 3]] * spatial_scale - 0.5).split(2, 1)
     low, high = _bin_edges(start, end - start, bins)
@@ -121,17 +125,7 @@ def _deform_roi_pool(features, rois, offset, bins, spatial_scale, ratio, gamma):
     return boxes_first(pooled, bins)
 
 
-def deform_roi_pool_forward(
-    input,
-    rois,
-    offset,
-    output,
-    pooled_height,
-    pooled_width,
-    spatial_scale,
-    sampling_ratio,
-    gamma,
-):
+def deform_roi_pool_forward(input, rois, offset, output, **settings):
     """Average the samples of each bin, moved by the bin's offset, into `output`.
 
     Args:
@@ -140,37 +134,24 @@ def deform_roi_pool_forward(
         offset: shape (N, 2, pooled_height, pooled_width), (x, y) in units of `gamma`
             times the box's sides; or empty.
         output: shape (N, C, pooled_height, pooled_width), written.
-        spatial_scale: pixels of the feature map per pixel of the image.
-        sampling_ratio: samples per bin and axis; 0 takes about one per pixel.
+        settings: of the bins, `spatial_scale`, pixels of the feature map per pixel of
+            the image, and `sampling_ratio`, samples per bin and axis; 0 takes about one
+            per pixel.
     """
-    bins = pooled_height, pooled_width
-    settings = bins, spatial_scale, sampling_ratio, gamma
-    output.copy_(_deform_roi_pool(widen(input), rois, offset, *settings))
+    output.copy_(_deform_roi_pool(widen(input), rois, offset, **settings))
 
 
 def deform_roi_pool_backward(
-    grad_output,
-    input,
-    rois,
-    offset,
-    grad_input,
-    grad_offset,
-    pooled_height,
-    pooled_width,
-    spatial_scale,
-    sampling_ratio,
-    gamma,
+    grad_output, input, rois, offset, grad_input, grad_offset, **settings
 ):
     """Write the gradients of features and offsets; see `deform_roi_pool_forward`.
 
     They are the derivatives of the output. mmcv's gradient of an offset differs for
     samples less than a pixel outside the map, whose value no longer changes with it.
     """
-    bins = pooled_height, pooled_width
-    settings = bins, spatial_scale, sampling_ratio, gamma
     with torch.enable_grad():
         inputs = [widen(t).detach().requires_grad_() for t in (input, offset)]
-        output = _deform_roi_pool(inputs[0], rois, inputs[1], *settings)
+        output = _deform_roi_pool(inputs[0], rois, inputs[1], **settings)
         of_input, of_offset = gradients(output, inputs, grad_output)
     grad_input.copy_(of_input)
     grad_offset.copy_(of_offset)
