@@ -44,16 +44,10 @@ class ImageInModel:
     samples: list | None = None
 
 
-@dataclass(frozen=True)
-class LoadedModel:
+class LoadedModel(ConfigModel):
     """A config's model; `label` is its name in pictures."""
 
-    label: str
-    loaded: ConfigModel
-
-    @property
-    def model(self) -> nn.Module:
-        return self.loaded.model
+    label = ''
 
     @property
     def backbone(self) -> nn.Module:
@@ -72,9 +66,9 @@ class LoadedModel:
             raise UserError('pass either image files or --samples')
         if args.images:
             return [self.put(image).inputs[0] for image in args.images]
-        with self.loaded.default_scope():
+        with self.default_scope():
             key = 'test_dataloader.dataset'
-            dataset = build_dataset(self.loaded.cfg.test_dataloader.dataset, key)
+            dataset = build_dataset(self.cfg.test_dataloader.dataset, key)
             if not 1 <= args.samples <= len(dataset):
                 raise UserError(
                     f'--samples must be between 1 and {len(dataset)}, the images of '
@@ -88,9 +82,9 @@ class LoadedModel:
         """Prepare an image file by the model's test pipeline and preprocessor."""
         if not Path(image).is_file():
             raise UserError(f'there is no readable image at {image}')
-        channels = self.loaded.channels
+        channels = self.channels
         pixels = read_channels(image, channels) if channels else read_image(image)
-        view = self.loaded.inspect(pixels, lambda model, view: view)
+        view = self.inspect(pixels, lambda model, view: view)
         return ImageInModel(
             self.label,
             self.backbone,
@@ -228,7 +222,8 @@ def _load(
     torch.manual_seed(0)
     with partial_loads(partial):
         found = find_model(config, checkpoint or RANDOM, cfg_options)
-        loaded = ConfigModel(found, 'cpu')
+        loaded = LoadedModel(found, 'cpu')
     options = [f'{key}={value}' for key, value in (cfg_options or {}).items()]
     weights = 'random weights' if checkpoint is None else Path(checkpoint).name
-    return LoadedModel(', '.join([Path(config).stem, *options, weights]), loaded)
+    loaded.label = ', '.join([Path(config).stem, *options, weights])
+    return loaded

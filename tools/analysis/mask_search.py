@@ -172,7 +172,7 @@ def measure(args: argparse.Namespace) -> Measured:
     if args.checkpoint is None:
         args.checkpoint = checkpoint_of(args.config)
     loaded = load_model(args)
-    images = load_images(loaded.loaded.cfg, loaded.model, args.split, args.num_images)
+    images = load_images(loaded.cfg, loaded.model, args.split, args.num_images)
     scores = dict(locality_by_layer(loaded.backbone, images))
     locality = pad_heads([scores[name] for name in mask_layers(loaded.backbone)])
     uniform = uniform_locality(loaded.backbone, images[0])
