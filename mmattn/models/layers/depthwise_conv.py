@@ -97,18 +97,18 @@ def depthwise_conv2d(
 
 
 def _has_compiled_gradient(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    if extension.UNAVAILABLE is not None or not torch.is_grad_enabled():
+        return False
     dtype = x.dtype
     if is_autocast_on(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
     elif weight.dtype != dtype:
         return False
     return (
-        extension.UNAVAILABLE is None
-        and type(x) is Tensor  # others, such as fake tensors, have no values
+        type(x) is Tensor  # others, such as fake tensors, have no values
         and x.device.type == 'cpu'
         and dtype in DTYPES
         and x.numel() > 0
-        and torch.is_grad_enabled()
         and runs_eagerly(x, weight, bias)
     )
 

@@ -1,23 +1,26 @@
 """Linear layers and activations that act on each pixel separately."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.ops import pointwise_linear
 from mmattn.ops.common import extension
 from mmattn.ops.common.derivatives import is_transformed, runs_eagerly
+from mmattn.ops.common.pointwise_linear import blas_lacks_avx512
 
 from .strips import checkpoint_act, pointwise_by_strips
 
 PIECE = 1 << 17  # elements of a map in half precision whose float32 stays in the cache
 PART = 1 << 16  # elements that a thread of the compiled StarReLU takes at a time
+LINEAR = pointwise_linear if blas_lacks_avx512() else F.linear
 
 
 class PointwiseLinear(nn.Linear):
     """`nn.Linear` through `ops.pointwise_linear`, with the same parameters."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return pointwise_linear(x, self.weight, self.bias)
+        return LINEAR(x, self.weight, self.bias)
 
 
 class PointwiseMlp(nn.Module):

@@ -48,9 +48,8 @@ class SpatialReductionAttention(nn.Module):
             self.norm = nn.LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
-        q = self._heads(self.q(x))  # (B, M, N, D)
-        k, v = self.kv(self.reduce(x)).chunk(2, dim=-1)
-        out = F.scaled_dot_product_attention(q, self._heads(k), self._heads(v))
+        k, v = self._heads(self.kv(self.reduce(x))).chunk(2, dim=1)
+        out = F.scaled_dot_product_attention(self._heads(self.q(x)), k, v)
         return self.proj(out.transpose(1, 2).reshape(x.shape))
 
     def reduce(self, x: Tensor) -> Tensor:
@@ -79,9 +78,9 @@ class SpatialReductionAttention(nn.Module):
         )
 
     def _heads(self, x: Tensor) -> Tensor:
-        """Return (B, ..., C) as heads (B, M, N, D), a view."""
-        x = x.flatten(1, -2)
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        """Return (B, ..., C) as heads (B, C / D, N, D), a view."""
+        width = self.q.out_features // self.num_heads
+        return x.flatten(1, -2).unflatten(-1, (-1, width)).transpose(1, 2)
 
 
 def _convolve_patches(conv: nn.Conv2d, x: Tensor) -> Tensor:
