@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from refusals import refuses
 from torch.testing import assert_close
 
 from mmattn.models.layers import NeighborhoodAttention
@@ -50,12 +51,9 @@ def test_backend_is_that_of_the_operator():
         layer(torch.randn(1, 8, 9, 6))
 
 
-@pytest.mark.parametrize(
-    'args, message',
-    [((6, 4, 7), '6 channels'), ((8, 2, 4), '4'), ((8, 2, 1), 'got 1')],
-    ids=['heads', 'even', 'one'],
+test_wrong_settings = refuses(
+    lambda dims, heads, K: NeighborhoodAttention(dims, heads, kernel_size=K),
+    ((6, 4, 7), '6 channels'),
+    ((8, 2, 4), '4'),
+    ((8, 2, 1), 'got 1'),
 )
-def test_wrong_settings(args, message):
-    *dims, kernel_size = args
-    with pytest.raises(ValueError, match=message):
-        NeighborhoodAttention(*dims, kernel_size=kernel_size)
