@@ -1,11 +1,10 @@
 """Exported files behind the predictor, beside the config that they came from."""
 
 import numpy as np
-import onnx
 import pytest
+from small_files import RESIZE, SCORES, write
 
 from mmattn.apis import Predictor
-from mmattn.export.metadata import KEY, Metadata
 
 SEGMENTOR = """
 <ir_version: 9, opset_import: ["" : 20]>
@@ -13,23 +12,8 @@ segmentor (float[B, 3, H, W] image) => (float[B, 3, H, W] logits) {
     logits = Identity (image)
 }
 """
-SCORES = """
-<ir_version: 9, opset_import: ["" : 20]>
-scores (float[1, 3, 32, 48] image) => (float[1, 3] scores) {
-    axes = Constant <value_ints = [2, 3]> ()
-    scores = ReduceMean <keepdims = 0> (image, axes)
-}
-"""
-RESIZE = dict(scale=[32, 32], keep_ratio=True, interpolation='bilinear', backend='cv2')
-
-
-def write(path, text, task, **settings):
-    model = onnx.parser.parse_model(text)
-    outputs = [each.name for each in model.graph.output]
-    described = Metadata(task, ['image'], outputs, [32, 48], **settings)
-    onnx.helper.set_model_props(model, {KEY: described.to_json()})
-    onnx.save(model, path)
-    return path
+SHAPE = 32, 48
+RESIZE = RESIZE | dict(scale=[32, 32])
 
 
 @pytest.fixture
@@ -39,6 +23,7 @@ def segmentor(tmp_path):
         tmp_path / 'model.onnx',
         SEGMENTOR,
         'segmentation',
+        shape=SHAPE,
         dynamic='size',
         resize=RESIZE,
         classes=['red', 'green', 'blue'],
@@ -78,7 +63,7 @@ def test_files_run_on_tiles(segmentor):
 
 def test_files_of_a_fixed_shape_have_no_scale(tmp_path):
     file = write(tmp_path / 'f.onnx', SCORES, 'segmentation')
-    with pytest.raises(ValueError, match=r'takes only images of \[32, 48\]'):
+    with pytest.raises(ValueError, match=r'takes only images of \[64, 96\]'):
         Predictor(file)(color_blocks(), scale=1)
 
 

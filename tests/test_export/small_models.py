@@ -1,39 +1,19 @@
 """Small models for tests of exports."""
 
 from mmengine.config import Config
+from predictor_models import BACKBONE, CHANNELS, NORMALIZATION, classifier
 
 from mmattn.engine.model import build_model
 
-NORMALIZATION = dict(mean=[123.0, 116.0, 103.0], std=[58.0, 57.0, 56.0])
-BACKBONE = dict(
-    type='mmattn.IViT',
-    arch=dict(embed_dims=(8, 16, 32, 64), depths=(1, 1, 1, 1), num_heads=(2, 4)),
-)
-
 
 def classifier_config(num_classes: int = 5) -> Config:
-    head = dict(type='LinearClsHead', num_classes=num_classes, in_channels=64)
-    pipeline = [
-        dict(type='LoadImageFromFile'),
-        dict(type='ResizeEdge', scale=72, edge='short', interpolation='bicubic'),
-        dict(type='CenterCrop', crop_size=64),
-        dict(type='PackInputs'),
-    ]
-    names = [f'class {i}' for i in range(num_classes)]
-    dataset = dict(type='CustomDataset', metainfo=dict(classes=names))
-    return Config(
-        dict(
-            default_scope='mmpretrain',
-            data_preprocessor=dict(**NORMALIZATION, to_rgb=True),
-            model=dict(
-                type='ImageClassifier',
-                backbone=BACKBONE | dict(out_indices=3, out_norm=False),
-                neck=dict(type='GlobalAveragePooling'),
-                head=head,
-            ),
-            test_dataloader=dict(dataset=dict(**dataset, pipeline=pipeline)),
-        )
-    )
+    cfg = classifier()
+    dataset = cfg.test_dataloader.dataset
+    dataset.metainfo = dict(classes=[f'class {i}' for i in range(num_classes)])
+    dataset.pipeline[1].update(scale=72, interpolation='bicubic')
+    dataset.pipeline[2].crop_size = 64
+    cfg.model.head.num_classes = num_classes
+    return cfg
 
 
 def built(cfg: Config):
@@ -41,7 +21,7 @@ def built(cfg: Config):
 
 
 def segmentor_config(head: dict, **model) -> Config:
-    channels = dict(in_channels=[8, 16, 32, 64], in_index=[0, 1, 2, 3], channels=8)
+    channels = dict(in_channels=CHANNELS, in_index=[0, 1, 2, 3], channels=8)
     head = channels | dict(num_classes=5, align_corners=False) | head
     pad = dict(size_divisor=32, test_cfg=dict(size_divisor=32))
     settings = dict(

@@ -1,7 +1,6 @@
 """What two processes promise: one machine, no GPU, gloo."""
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -11,11 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from mmengine.config import Config
 from test_launch_scripts import VARIABLES
-from tool_runs import DETECTOR
 
-from mmattn.analysis.flops import build
 from tools.benchmark.tolerances import assert_close
 from tools.datasets import toy
 
@@ -198,56 +194,6 @@ def test_a_signal_to_one_process_stops_and_saves_both(work):
     returncode, log = run.finish()
     assert returncode == 0, log[-4000:]
     assert f'resumed epoch: 0, iter: {stopped}' in log
-
-
-ON_CPU = """
-import torch
-from mmengine.model.wrappers import MMFullyShardedDataParallel
-from mmengine.registry import MODEL_WRAPPERS
-
-
-@MODEL_WRAPPERS.register_module()
-class OnCPU(MMFullyShardedDataParallel):
-    def __init__(self, module, **kwargs):
-        super().__init__(module, **(kwargs | dict(device_id=torch.device('cpu'))))
-        print('shards:', len(self.fsdp_modules(self)))
-"""
-
-
-@linux
-@pytest.mark.slow
-def test_two_processes_share_the_parameters_and_resume(work):
-    """FSDP. Its strategy gives wrappers the GPU of the rank; this one takes the CPU."""
-    toy.make_coco(work / 'data/coco')
-    base = "_base_ = 'mmattn::strategies/mask_rcnn_ivit_b_3x_coco_fsdp.py'"
-    config = DETECTOR.replace(DETECTOR.splitlines()[1], base) + (
-        "model['backbone'].update(init_cfg=None)\n"
-        'strategy = dict(model_wrapper=dict(\n'
-        "    type='OnCPU', auto_wrap_policy=dict(min_num_params=2000)))\n"
-        "custom_imports = dict(imports=['on_cpu'])\n"
-    )
-    (work / 'two_fsdp.py').write_text(config)
-    (work / 'on_cpu.py').write_text(ON_CPU)
-
-    def epoch(number, *args):
-        script = 'bash', TOOLS / 'dist_train.sh', 'two_fsdp.py', '2'
-        options = '--cfg-options', f'train_cfg.max_epochs={number}'
-        name = f'fsdp_{number}'
-        run = Launch(work, name, *script, *args, *options, PYTHONPATH=str(work))
-        returncode, log = run.finish()
-        assert returncode == 0, log[-4000:]
-        shards = re.findall(r'shards: (\d+)', log)
-        assert shards and all(int(number) > 4 for number in shards)
-        return log, load(work / f'work_dirs/two_fsdp/epoch_{number}.pth')
-
-    _, first = epoch(1)
-    log, second = epoch(2, '--resume')
-    assert 'resumed epoch: 1' in log
-    path = work / 'two_fsdp.py'
-    whole = build(Config.fromfile(path, import_custom_modules=False))
-    for state in (first, second):
-        whole.load_state_dict(state['state_dict'])  # as without FSDP
-    assert state['meta']['epoch'] == 2
 
 
 def free_port() -> int:

@@ -45,11 +45,11 @@ scores (float[B, 3, 64, 96] image) => (float[B, 3] scores) {
 """
 
 
-def write(path, text, task, inputs=('image',), **settings):
+def write(path, text, task, inputs=('image',), shape=(64, 96), **settings):
     model = onnx.parser.parse_model(text)
     onnx.checker.check_model(model)
     outputs = [each.name for each in model.graph.output]
-    described = Metadata(task, list(inputs), outputs, [64, 96], **settings)
+    described = Metadata(task, list(inputs), outputs, list(shape), **settings)
     onnx.helper.set_model_props(model, {KEY: described.to_json()})
     onnx.save(model, path)
     return path
