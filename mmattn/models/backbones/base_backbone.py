@@ -4,7 +4,7 @@ A *level* is what one of `out_indices` names: a stage of a pyramid, or a block w
 blocks see one grid. As in timm, a pyramid has `stages`, the other networks `blocks`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature, signature
 
 import torch
@@ -12,7 +12,7 @@ from torch import Size, Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmattn.errors import UserError
-from mmattn.models.layers import Initializable, fit_image_channels
+from mmattn.models.layers import Initializable, drop_path_rates, fit_image_channels
 from mmattn.models.layers.checks import check_images, resolve_compile, resolve_indices
 from mmattn.ops.common.derivatives import runs_eagerly
 from mmattn.weights.layouts.load_hook import load_hook
@@ -66,8 +66,9 @@ class BaseBackbone(Initializable):
     """Plain `nn.Module` that mmengine models can own.
 
     A subclass passes `**frame` on, the settings below that it has no need of. It builds
-    a `stem`, which takes channels last, `stages` or `blocks` up to the last returned
-    level, and `out_norms` by level. It calls `freeze` last.
+    a `stem`, which takes channels last, `blocks` up to the last returned level or
+    `stages` (`build_stages`), and `out_norms` (`build_out_norms`). It calls `freeze`
+    last.
 
     Settings of the backbones:
         arch: name of a preset of `arch_zoo`, or a dict with the keys of a preset.
@@ -153,6 +154,36 @@ class BaseBackbone(Initializable):
         super().__setstate__(state)
         if self.compile_options is not None:  # copies come without compiled code
             self.compile(**self.compile_options)
+
+    def build_stages(
+        self,
+        depths: Sequence[int],
+        downsample: Callable[[int, int], nn.Module],
+        block: Callable[[int, float], nn.Module],
+        norm: Callable[[int], nn.Module | None] = lambda channels: None,
+    ):
+        """Build `stages` up to the last returned one.
+
+        Args:
+            depths: blocks of each stage.
+            downsample: builds the start of a stage after the first, from the channels
+                of the stage before and its own.
+            block: builds a block from the stage's index and the rate of its drop path.
+            norm: builds the norm at the end of a stage, if any, from its channels.
+        """
+        channels = self.level_channels
+        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
+        self.stages = nn.ModuleList()
+        for i in range(self.out_indices[-1] + 1):
+            start = downsample(*channels[i - 1 : i + 1]) if i else None
+            blocks = [block(i, next(rates)) for _ in range(depths[i])]
+            self.stages.append(Stage(start, blocks, norm(channels[i])))
+
+    def build_out_norms(self, wanted: bool = True, **settings):
+        """Build `out_norms`: a layer norm of each returned map, or none."""
+        channels = zip(self.out_indices, self.out_channels, strict=True)
+        norms = {str(i): nn.LayerNorm(width, **settings) for i, width in channels}
+        self.out_norms = nn.ModuleDict(norms if wanted else {})
 
     @property
     def levels(self) -> nn.ModuleList:

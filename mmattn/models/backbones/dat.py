@@ -10,6 +10,8 @@ Channels come last inside the network.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 
 from torch import Tensor, nn
 
@@ -20,14 +22,13 @@ from mmattn.models.layers import (
     PointwiseMlp,
     SpatialReductionAttention,
     WindowAttention,
-    drop_path_rates,
     grid_of,
     pad_to_patches,
 )
 from mmattn.registry import MODELS
 from mmattn.weights.layouts import layouts
 
-from .base_backbone import BaseBackbone, Stage
+from .base_backbone import BaseBackbone
 from .pvt_v2 import Block
 
 ARCH = 'embed_dims', 'depths', 'num_heads', 'num_groups'
@@ -162,10 +163,7 @@ class DAT(BaseBackbone):
     ):
         arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
-        super().__init__(
-            embed_dims,
-            **frame,
-        )
+        super().__init__(embed_dims, **frame)
         num_heads, num_groups = arch['num_heads'], arch['num_groups']
         grids = [grid_of(img_size, stride) for stride in self.level_strides]
         if blocks is None:  # a stage ends with shifted windows or deformable attention
@@ -182,10 +180,12 @@ class DAT(BaseBackbone):
                     f'{num_groups=}'
                 )
 
-        def attention(stage: int, block: int) -> nn.Module:
+        letters = chain(*kinds)
+
+        def block(stage: int, drop_path: float) -> Block:
             shape = embed_dims[stage], num_heads[stage]
-            return build_attention(
-                kinds[stage][block],
+            attn = build_attention(
+                next(letters),
                 *shape,
                 stage=stage,
                 window_size=window_size,
@@ -203,28 +203,13 @@ class DAT(BaseBackbone):
                     backend=backend,
                 ),
             )
+            mlp = PointwiseMlp(shape[0], 4 * shape[0])
+            return Block(shape[0], attn, mlp, drop_path, eps=1e-5)
 
-        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
         self.stem = PatchEmbed(self.in_channels, embed_dims[0], PATCH_SIZE, bias=True)
-        self.stages = nn.ModuleList()
-        for i in range(self.out_indices[-1] + 1):
-            channels = embed_dims[i]
-            downsample = None
-            if i:
-                downsample = PatchEmbed(embed_dims[i - 1], channels, 2, bias=False)
-            blocks = [
-                Block(
-                    channels,
-                    attention(i, j),
-                    PointwiseMlp(channels, 4 * channels),
-                    next(rates),
-                    eps=1e-5,
-                )
-                for j in range(depths[i])
-            ]
-            self.stages.append(Stage(downsample, blocks))
-        norms = {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices}
-        self.out_norms = nn.ModuleDict(norms if out_norm else {})
+        downsample = partial(PatchEmbed, patch_size=2, bias=False)
+        self.build_stages(depths, downsample, block)
+        self.build_out_norms(out_norm)
         self.freeze()
 
     def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -11,6 +11,8 @@ Channels come last inside the network.
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain
 
 from torch import Tensor, nn
 
@@ -21,14 +23,13 @@ from mmattn.models.layers import (
     DropPath,
     PointwiseLinear,
     PointwiseMlp,
-    drop_path_rates,
     grid_of,
 )
 from mmattn.models.layers.strips import checkpoint_act, convolve_by_strips
 from mmattn.registry import MODELS
 from mmattn.weights.layouts import layouts
 
-from .base_backbone import BaseBackbone, Stage
+from .base_backbone import BaseBackbone
 from .dat import ARCH, block_kinds, build_attention, convert_name
 from .dat import PatchEmbed as PaddedPatchEmbed
 from .pvt_v2 import PatchEmbed
@@ -170,24 +171,19 @@ class DATPlusPlus(BaseBackbone):
     ):
         arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
-        super().__init__(
-            embed_dims,
-            **frame,
-        )
+        super().__init__(embed_dims, **frame)
         if len(depths) != len(OFFSET_STRIDES):
             raise UserError(
                 f'DATPlusPlus: arch must have {len(OFFSET_STRIDES)} stages, '
                 f'got {depths=}'
             )
+        kinds = ('ND', 'ND', 'ND', 'D') if blocks is None else blocks
+        letters = chain(*block_kinds(kinds, depths))
 
-        kinds = block_kinds(
-            ('ND', 'ND', 'ND', 'D') if blocks is None else blocks, depths
-        )
-
-        def attention(stage: int, block: int) -> nn.Module:
+        def block(stage: int, drop_path: float) -> DATPlusPlusBlock:
             shape = embed_dims[stage], arch['num_heads'][stage]
-            return build_attention(
-                kinds[stage][block],
+            attn = build_attention(
+                next(letters),
                 *shape,
                 stage=stage,
                 window_size=WINDOW_SIZE,
@@ -205,28 +201,16 @@ class DATPlusPlus(BaseBackbone):
                     backend=backend,
                 ),
             )
+            return DATPlusPlusBlock(shape[0], attn, drop_path, lpu, conv_mlp)
 
-        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
         if conv_stem:
             self.stem = Stem(self.in_channels, embed_dims[0])
+            downsample = partial(PatchEmbed, **CONV, bias=False)
         else:
             self.stem = PaddedPatchEmbed(self.in_channels, embed_dims[0], 4, bias=True)
-        self.stages = nn.ModuleList()
-        for i in range(self.out_indices[-1] + 1):
-            dims, downsample = embed_dims[i - 1 : i + 1], None
-            if i and conv_stem:
-                downsample = PatchEmbed(*dims, **CONV, bias=False)
-            elif i:
-                downsample = PaddedPatchEmbed(*dims, 2, bias=False)
-            blocks = [
-                DATPlusPlusBlock(
-                    embed_dims[i], attention(i, j), next(rates), lpu, conv_mlp
-                )
-                for j in range(depths[i])
-            ]
-            self.stages.append(Stage(downsample, blocks))
-        norms = {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices}
-        self.out_norms = nn.ModuleDict(norms if out_norm else {})
+            downsample = partial(PaddedPatchEmbed, patch_size=2, bias=False)
+        self.build_stages(depths, downsample, block)
+        self.build_out_norms(out_norm)
         self.freeze()
 
     def convert_weights(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

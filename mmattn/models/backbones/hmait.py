@@ -28,7 +28,6 @@ from mmattn.models.layers import (
     PointwiseLinear,
     PointwiseMlp,
     RelativeMaskedAttention,
-    drop_path_rates,
     fit_on_load,
     grid_of,
     init_linear_and_conv,
@@ -36,7 +35,7 @@ from mmattn.models.layers import (
 )
 from mmattn.registry import MODELS
 
-from .base_backbone import BaseBackbone, Stage
+from .base_backbone import BaseBackbone
 from .dat import PatchEmbed
 from .pvt_v2 import Block
 
@@ -145,10 +144,7 @@ class HMaiT(BaseBackbone):
     ):
         arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
-        super().__init__(
-            embed_dims,
-            **frame,
-        )
+        super().__init__(embed_dims, **frame)
         num_heads = arch['num_heads']
         masked_heads = arch['masked_heads'] if masked_heads is None else masked_heads
         if len(masked_heads) != len(num_heads) or any(
@@ -178,28 +174,17 @@ class HMaiT(BaseBackbone):
                 )
             return MaskedAttention(*shape, **options)
 
+        def block(stage: int, drop_path: float) -> Block:
+            channels = embed_dims[stage]
+            attn, mlp = attention(stage), PointwiseMlp(channels, 4 * channels)
+            return Block(channels, attn, mlp, drop_path, eps=1e-5)
+
         absolute = position == 'absolute'
-        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
         self.stem = Stem(
             self.in_channels, embed_dims[0], grids[0] if absolute else None
         )
-        self.stages = nn.ModuleList()
-        for i in range(self.out_indices[-1] + 1):
-            channels = embed_dims[i]
-            downsample = PatchMerging(embed_dims[i - 1], channels) if i else None
-            blocks = [
-                Block(
-                    channels,
-                    attention(i),
-                    PointwiseMlp(channels, 4 * channels),
-                    next(rates),
-                    eps=1e-5,
-                )
-                for _ in range(depths[i])
-            ]
-            self.stages.append(Stage(downsample, blocks))
-        norms = {str(i): nn.LayerNorm(embed_dims[i]) for i in self.out_indices}
-        self.out_norms = nn.ModuleDict(norms if out_norm else {})
+        self.build_stages(depths, PatchMerging, block)
+        self.build_out_norms(out_norm)
         self.apply(init_linear_and_conv)
         # Swin keeps PyTorch's initial weights here. With a bias of 0, padded pixels
         # would reach every norm as zeros, and each norm would multiply their gradient

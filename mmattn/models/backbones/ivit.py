@@ -18,6 +18,7 @@ and depthwise convolutions see PyTorch's channels_last memory format.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -28,14 +29,13 @@ from mmattn.models.layers import (
     PointwiseMlp,
     SeparableConv,
     StarReLU,
-    drop_path_rates,
     init_linear_and_conv,
     init_stem_bias,
 )
 from mmattn.registry import MODELS
 from mmattn.weights.layouts.metaformer import convert_state_dict
 
-from .base_backbone import BaseBackbone, Stage
+from .base_backbone import BaseBackbone
 
 ARCH = 'embed_dims', 'depths', 'num_heads'
 
@@ -160,10 +160,7 @@ class IViT(BaseBackbone):
     ):
         arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
-        super().__init__(
-            embed_dims,
-            **frame,
-        )
+        super().__init__(embed_dims, **frame)
 
         def attention(stage: int) -> nn.Module:
             if stage < 2:
@@ -178,23 +175,15 @@ class IViT(BaseBackbone):
                 backend=backend,
             )
 
-        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
+        def block(stage: int, drop_path: float) -> MetaFormerBlock:
+            attn = attention(stage)
+            return MetaFormerBlock(embed_dims[stage], attn, drop_path, stage >= 2)
+
         stem = dict(kernel_size=7, stride=4, padding=2, norm_first=False)
-        down = dict(kernel_size=3, stride=2, padding=1, norm_first=True)
         self.stem = Downsampling(self.in_channels, embed_dims[0], **stem)
-        self.stages = nn.ModuleList()
-        for i in range(self.out_indices[-1] + 1):
-            channels = embed_dims[i]
-            downsample = (
-                Downsampling(embed_dims[i - 1], channels, **down) if i else None
-            )
-            blocks = [
-                MetaFormerBlock(channels, attention(i), next(rates), i >= 2)
-                for _ in range(depths[i])
-            ]
-            self.stages.append(Stage(downsample, blocks))
-        norms = {str(i): layer_norm(embed_dims[i]) for i in self.out_indices}
-        self.out_norms = nn.ModuleDict(norms if out_norm else {})
+        down = dict(kernel_size=3, stride=2, padding=1, norm_first=True)
+        self.build_stages(depths, partial(Downsampling, **down), block)
+        self.build_out_norms(out_norm, eps=1e-6, bias=False)
         self.apply(init_linear_and_conv)
         init_stem_bias(self.stem)
         self.freeze()

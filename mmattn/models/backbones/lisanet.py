@@ -17,6 +17,7 @@ Channels come last inside the network, as in `IViT`.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -36,7 +37,7 @@ from mmattn.models.layers import (
 )
 from mmattn.registry import MODELS
 
-from .base_backbone import BaseBackbone, Stage
+from .base_backbone import BaseBackbone
 from .pvt_v2 import EPSILON, ConvMlp, PatchEmbed
 
 HEAD_DIMS = 16
@@ -192,28 +193,15 @@ class LiSANet(BaseBackbone):
 
         if plain:
             self.stem = PatchStem(self.in_channels, embed_dims[0], patch_size, img_size)
+            rates = drop_path_rates(self.drop_path_rate, *depths)
+            rates = rates[: self.out_indices[-1] + 1]
+            self.blocks = nn.ModuleList(block(0, rate) for rate in rates)
         else:
             conv = dict(kernel_size=7, stride=4, padding=3, eps=EPSILON)
             self.stem = PatchEmbed(self.in_channels, embed_dims[0], **conv)
-        rates, last = (
-            drop_path_rates(self.drop_path_rate, sum(depths)),
-            self.out_indices[-1],
-        )
-        if plain:
-            self.blocks = nn.ModuleList(block(0, rate) for rate in rates[: last + 1])
-        else:
-            rates, self.stages = iter(rates), nn.ModuleList()
             conv = dict(kernel_size=3, stride=2, padding=1, eps=EPSILON)
-            for i in range(last + 1):
-                dims = embed_dims[i - 1 : i + 1]
-                downsample = PatchEmbed(*dims, **conv) if i else None
-                blocks = [block(i, next(rates)) for _ in range(depths[i])]
-                self.stages.append(Stage(downsample, blocks))
-        norms = {
-            str(i): nn.LayerNorm(channels, eps=EPSILON)
-            for i, channels in zip(self.out_indices, self.out_channels, strict=True)
-        }
-        self.out_norms = nn.ModuleDict(norms if out_norm else {})
+            self.build_stages(depths, partial(PatchEmbed, **conv), block)
+        self.build_out_norms(out_norm, eps=EPSILON)
         self.apply(init_linear_and_conv)
         init_stem_bias(self.stem)
         self.freeze()

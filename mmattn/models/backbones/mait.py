@@ -136,8 +136,6 @@ class MaiT(BaseBackbone):
         layer_scale: initial value of LayerScale, None for no LayerScale. The paper's
             Table 7 has it on 'xtiny', 'xsmall' and 'small'; 1e-5 is our choice.
         distilled: whether a distillation token follows the class token.
-        in_channels: channels of the images. Pretrained weights of RGB images are
-            adapted to others on load.
         patch_size: side of a patch.
         img_size: image side, or (height, width), that the position embedding is made
             for. It is resized for other grids (bicubic), at run time and on load,
@@ -150,10 +148,8 @@ class MaiT(BaseBackbone):
             output goes through DeiT's norm, each of the others through one of its own.
         frozen_stages: -1 freezes nothing, 0 the patch and position embedding and the
             special tokens, n those and n blocks. Frozen parts stay in eval mode.
-        with_cp: recompute each block's activations in the backward.
-        compile: whether calls go through `torch.compile`, or a dict of its options.
         backend: backend of the operator; None takes the fastest.
-        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
+        in_channels, with_cp, compile, init_cfg: see `BaseBackbone`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below to whole patches,
@@ -198,12 +194,8 @@ class MaiT(BaseBackbone):
         embed_dims = arch['embed_dims']
         depth = arch['depth'] if depth is None else depth
         num_heads = arch['num_heads'] if num_heads is None else num_heads
-        super().__init__(
-            [embed_dims] * depth,
-            [patch_size] * depth,
-            out_indices=out_indices,
-            **frame,
-        )
+        levels = [embed_dims] * depth, [patch_size] * depth
+        super().__init__(*levels, out_indices=out_indices, **frame)
         if out_type not in OUT_TYPES:
             raise UserError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
         self.out_type = out_type
@@ -238,9 +230,7 @@ class MaiT(BaseBackbone):
         )
         # Blocks above the last returned one would never get a gradient.
         del self.blocks[self.out_indices[-1] + 1 :]
-        self.out_norms = nn.ModuleDict(
-            {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in self.out_indices}
-        )
+        self.build_out_norms(eps=1e-6)
         self.apply(init_linear_and_conv)
         self.freeze()
 

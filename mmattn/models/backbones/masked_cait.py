@@ -137,8 +137,6 @@ class MaskedCaiT(BaseBackbone):
         kernel_size: width of the masks in patches.
         mask_fill: 'zero' or 'neg_inf'; see `ops.masked_attention`.
         layer_scale: initial value of LayerScale; CaiT's at 24 layers is 1e-5.
-        in_channels: channels of the images. Pretrained weights of RGB images are
-            adapted to others on load.
         patch_size: side of a patch.
         img_size: image side, or (height, width), that the position embedding is made
             for. It is resized for other grids (bicubic), at run time and on load.
@@ -149,9 +147,7 @@ class MaskedCaiT(BaseBackbone):
             output goes through CaiT's norm, each of the others through one of its own.
         frozen_stages: -1 freezes nothing, 0 the patch and position embedding, n those
             and n blocks. Frozen parts stay in eval mode.
-        with_cp: recompute each block's activations in the backward.
-        compile: whether calls go through `torch.compile`, or a dict of its options.
-        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
+        in_channels, with_cp, compile, init_cfg: see `BaseBackbone`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below to whole patches,
@@ -190,12 +186,8 @@ class MaskedCaiT(BaseBackbone):
 
         arch = self.resolve_arch(arch)
         embed_dims, depth = arch['embed_dims'], arch['depth']
-        super().__init__(
-            [embed_dims] * depth,
-            [patch_size] * depth,
-            out_indices=out_indices,
-            **frame,
-        )
+        levels = [embed_dims] * depth, [patch_size] * depth
+        super().__init__(*levels, out_indices=out_indices, **frame)
         if out_type not in OUT_TYPES:
             raise UserError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
         if out_type == 'cls_token' and len(self.out_indices) > 1:
@@ -236,9 +228,7 @@ class MaskedCaiT(BaseBackbone):
         )
         self.stem.proj = cait.patch_embed.proj
         self.blocks = nn.ModuleList(cait.blocks)
-        self.out_norms = nn.ModuleDict(
-            {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in self.out_indices}
-        )
+        self.build_out_norms(eps=1e-6)
         if out_type == 'cls_token':
             self.class_attention = ClassAttention(
                 cait.cls_token, cait.blocks_token_only

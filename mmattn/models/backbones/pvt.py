@@ -22,7 +22,6 @@ from mmattn.errors import UserError
 from mmattn.models.layers import (
     PointwiseMlp,
     SpatialReductionAttention,
-    drop_path_rates,
     fit_on_load,
     init_linear_and_conv,
     pos_embed_map,
@@ -36,7 +35,7 @@ from mmattn.weights.layouts.pvt import (
     to_official_state_dict,
 )
 
-from .base_backbone import BaseBackbone, Stage
+from .base_backbone import BaseBackbone
 from .pvt_v2 import EPSILON, Block, PatchEmbed
 
 __all__ = ['PVT', 'convert_state_dict', 'layout_of', 'to_official_state_dict']
@@ -171,11 +170,7 @@ class PVT(BaseBackbone):
             out_indices = -1
         arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
-        super().__init__(
-            embed_dims,
-            out_indices=out_indices,
-            **frame,
-        )
+        super().__init__(embed_dims, out_indices=out_indices, **frame)
         self.out_type = out_type
         end, last = self.out_indices[-1], len(depths) - 1
         if with_token and (end != last or arch['sr_ratios'][-1] != 1):
@@ -202,18 +197,14 @@ class PVT(BaseBackbone):
             mlp = PointwiseMlp(channels, arch['mlp_ratios'][stage] * channels)
             return Block(channels, attn, mlp, drop_path)
 
-        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
-        self.stem = PositionedPatches(
-            self.in_channels, embed_dims[0], 4, grids[0], with_token and last == 0
-        )
-        self.stages = nn.ModuleList()
-        for i in range(end + 1):
-            downsample = None
-            if i:
-                dims, has_token = embed_dims[i - 1 : i + 1], with_token and i == last
-                downsample = PositionedPatches(*dims, 2, grids[i], has_token)
-            blocks = [block(i, next(rates)) for _ in range(depths[i])]
-            self.stages.append(Stage(downsample, blocks))
+        def downsample(*channels: int, stride: int = 2) -> PositionedPatches:
+            stage, grid = next(stages)
+            has_token = with_token and stage == last
+            return PositionedPatches(*channels, stride, grid, has_token)
+
+        stages = enumerate(grids)
+        self.stem = downsample(self.in_channels, embed_dims[0], stride=4)
+        self.build_stages(depths, downsample, block)
         self.out_norms = nn.ModuleDict()
         if with_token:
             self.out_norms[str(last)] = nn.LayerNorm(embed_dims[-1], eps=EPSILON)

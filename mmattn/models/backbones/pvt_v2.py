@@ -20,6 +20,7 @@ Channels come last inside the network.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from math import sqrt
 
 from torch import Tensor, nn
@@ -31,7 +32,6 @@ from mmattn.models.layers import (
     PointwiseLinear,
     PointwiseMlp,
     SpatialReductionAttention,
-    drop_path_rates,
     init_linear_and_conv,
     init_stem_bias,
 )
@@ -44,7 +44,7 @@ from mmattn.weights.layouts.pvt import (
     to_official_state_dict,
 )
 
-from .base_backbone import BaseBackbone, Stage
+from .base_backbone import BaseBackbone
 
 __all__ = ['PVTv2', 'convert_state_dict', 'layout_of', 'to_official_state_dict']
 
@@ -215,10 +215,7 @@ class PVTv2(BaseBackbone):
     ):
         arch = self.resolve_arch(arch)
         embed_dims, depths = arch['embed_dims'], arch['depths']
-        super().__init__(
-            embed_dims,
-            **frame,
-        )
+        super().__init__(embed_dims, **frame)
         linear = arch['linear'] if linear is None else linear
 
         def patch_embed(in_channels: int, channels: int, stride: int) -> PatchEmbed:
@@ -241,14 +238,9 @@ class PVTv2(BaseBackbone):
                 mlp = PointwiseMlp(channels, hidden_dims)
             return Block(channels, attn, mlp, drop_path)
 
-        rates = iter(drop_path_rates(self.drop_path_rate, sum(depths)))
         self.stem = patch_embed(self.in_channels, embed_dims[0], 4)
-        self.stages = nn.ModuleList()
-        for i in range(self.out_indices[-1] + 1):
-            downsample = patch_embed(*embed_dims[i - 1 : i + 1], 2) if i else None
-            blocks = [block(i, next(rates)) for _ in range(depths[i])]
-            norm = nn.LayerNorm(embed_dims[i], eps=EPSILON)
-            self.stages.append(Stage(downsample, blocks, norm))
+        norm = partial(nn.LayerNorm, eps=EPSILON)
+        self.build_stages(depths, partial(patch_embed, stride=2), block, norm)
         self.out_norms = nn.ModuleDict()  # each stage ends in a norm
         self.apply(init_linear_and_conv)
         self.apply(init_conv)

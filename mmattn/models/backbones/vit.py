@@ -97,18 +97,13 @@ class ViT(BaseBackbone):
             with interaction between heads, equation 5), 'imhsa'
             (`InteractiveAttention`) or 'masked' (`MaskedAttention`). 'mhsa' and
             'masked' can load each other's weights.
-        in_channels: channels of the images. Pretrained weights of RGB images are
-            adapted to others on load.
         patch_size: side of a patch; 16 and 8 in the paper.
         img_size: image side, or (height, width), that the position embedding is made
             for. It is resized for other grids (bicubic), at run time and on load.
-        drop_path_rate: stochastic depth of the last block, growing linearly from 0.
         out_indices: blocks whose maps are returned; -1 is the last one. Each returned
             map ends in a layer norm of its own.
         frozen_stages: -1 freezes nothing, 0 the patch and position embedding, n those
             and n blocks. Frozen parts stay in eval mode.
-        with_cp: recompute each block's activations in the backward.
-        compile: whether calls go through `torch.compile`, or a dict of its options.
         landmarks, interact_expand, local_kernel, gate: settings of 'imhsa', see
             `InteractiveAttention`. 'mhsa_interaction' has `interact_expand`, which must
             not be None there.
@@ -118,7 +113,7 @@ class ViT(BaseBackbone):
         alpha_init, kernel_size, mask_fill: settings of 'masked', see `MaskedAttention`.
         backend: backend of the operator of 'imhsa' or 'masked'; None takes the fastest.
             It must be None for the dense attentions.
-        init_cfg: mmengine initialization, for example `dict(type='Pretrained', ...)`.
+        in_channels, drop_path_rate, with_cp, compile, init_cfg: see `BaseBackbone`.
 
     Forward:
         Takes images (B, 3, H, W) of any size, padded right and below to whole patches,
@@ -161,12 +156,8 @@ class ViT(BaseBackbone):
         arch = self.resolve_arch(arch)
         embed_dims, depth = arch['embed_dims'], arch['depth']
         num_heads = arch['num_heads']
-        super().__init__(
-            [embed_dims] * depth,
-            [patch_size] * depth,
-            out_indices=out_indices,
-            **frame,
-        )
+        levels = [embed_dims] * depth, [patch_size] * depth
+        super().__init__(*levels, out_indices=out_indices, **frame)
 
         def mhsa(layer: int) -> nn.Module:
             return SelfAttention(embed_dims, num_heads)
@@ -221,9 +212,7 @@ class ViT(BaseBackbone):
             )
             for i in range(self.out_indices[-1] + 1)
         )
-        self.out_norms = nn.ModuleDict(
-            {str(i): nn.LayerNorm(embed_dims, eps=EPSILON) for i in self.out_indices}
-        )
+        self.build_out_norms(eps=EPSILON)
         self.apply(init_linear_and_conv)
         self.freeze()
 
