@@ -16,7 +16,7 @@ from mmattn.errors import UserError
 from ..apis.config_model import ConfigModel
 from ..apis.find import RANDOM, find_model
 from ..apis.placement import Placement
-from ..cli.terminal import add_config, config_file
+from ..cli.terminal import add_config, add_trust, command_parser, config_file
 from ..engine.data import build_dataset
 from ..images import read_channels, read_image
 from ..weights.load import partial_loads
@@ -143,19 +143,13 @@ def make_images_parser(description: str, out: str) -> argparse.ArgumentParser:
 
 def make_model_parser(description: str, out: str) -> argparse.ArgumentParser:
     """Build the parser of a tool that draws one model."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(description)
     add_config(parser)
     parser.add_argument(
         '--checkpoint', help='checkpoint of the model, default: random weights'
     )
     parser.add_argument('--out', type=Path, default=Path(out), help=f'default: {out}')
-    parser.add_argument(
-        '--trust-checkpoint',
-        action='store_true',
-        help='let checkpoints run the code that they contain while they are read',
-    )
+    add_trust(parser)
     parser.add_argument(
         '--allow-partial-load',
         action='store_true',

@@ -10,12 +10,11 @@ import json
 import sys
 
 from .environment import report
+from .terminal import command_parser
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument('--json', action='store_true', help='print the report as JSON')
     return parser.parse_args(argv)
 

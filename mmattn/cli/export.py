@@ -16,15 +16,20 @@ from ..export.graphs import PARTS
 from ..export.web import URL, check_folder, write_page
 from ..export.writing import FORMATS
 from ..weights.read import trusted_checkpoints
-from .terminal import add_model, config_of, parse_run, positive
+from .terminal import (
+    add_model,
+    add_trust,
+    command_parser,
+    config_of,
+    parse_run,
+    positive,
+)
 
 MEGA = 1e6
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     add_model(parser)
     parser.add_argument(
         '--out', type=Path, required=True, help='file to write, with --web a folder'
@@ -108,11 +113,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help='modules or nodes that --int8 leaves in float32, for example "*.attn"',
     )
     parser.add_argument('--force', action='store_true', help='overwrite the file')
-    parser.add_argument(
-        '--trust-checkpoint',
-        action='store_true',
-        help='let the checkpoint run the code that it contains while it is read',
-    )
+    add_trust(parser)
     args = parse_run(parser, argv)
     if args.verify is not None and not args.verify.exists():
         parser.error(f'--verify: no image or folder at {args.verify}')

@@ -25,7 +25,7 @@ from rich.table import Table
 from mmattn.errors import UserError
 
 from ..analysis import Complexity, count
-from .terminal import add_config, config_of, positive, print_table
+from .terminal import add_config, command_parser, config_of, positive, print_table
 
 CONVENTION = (
     'FLOPs are multiply-accumulates of convolutions, linear layers and matrix products.'
@@ -44,9 +44,7 @@ SIZES = {'CenterCrop': 'crop_size', 'Resize': 'scale'}
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     add_config(parser)
     parser.add_argument(
         '--shape',

@@ -13,7 +13,7 @@ from mmattn.errors import UserError
 
 from ..engine import Runner
 from ..engine.distributed import join_processes
-from .terminal import add_config, add_model, config_of
+from .terminal import add_config, add_model, add_trust, config_of
 
 OUR_RUNNER = 'mmattn.Runner'
 RUNNER_FLAGS = ('trust_checkpoint', 'allow_partial_load')
@@ -37,12 +37,7 @@ def make_parser(
         action='store_true',
         help='persistent_workers=False in dataloaders',
     )
-    parser.add_argument(
-        '--trust-checkpoint',
-        action='store_true',
-        help='let checkpoints run the code that they contain while they are read; by '
-        'default such a checkpoint is refused',
-    )
+    add_trust(parser)
     parser.add_argument(
         '--allow-partial-load',
         action='store_true',

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..apis.predictor import Predictor
 from ..apis.writing import write_predictions
 from ..results import SCORE
-from .terminal import add_cfg_options, positive, share
+from .terminal import add_cfg_options, add_trust, command_parser, positive, share
 
 MODEL = (
     'work dir of a run, config, name of a config, checkpoint in a work dir, exported '
@@ -22,9 +22,7 @@ CONFIG = "config of a work dir or checkpoint in place of the run's; it runs as c
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument('model', metavar='MODEL', help=MODEL)
     parser.add_argument(
         'images',
@@ -85,11 +83,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         default=89,
         help='pixels of an image that are accepted, in millions (default: 89)',
     )
-    parser.add_argument(
-        '--trust-checkpoint',
-        action='store_true',
-        help='let the checkpoint run the code that it contains',
-    )
+    add_trust(parser)
     add_cfg_options(parser)
     return parser.parse_args(argv)
 

@@ -31,7 +31,7 @@ from ..images.draw import label_log, save_panels, styled
 from ..results import SCORE, Detections
 from ..results.panels import panel
 from .evaluation_results import CONFUSION, CURVES, RESULTS
-from .terminal import add_cfg_options, config_file, config_of, positive
+from .terminal import add_cfg_options, command_parser, config_file, config_of, positive
 
 RANGE = 100  # times, by which the learning rate of a range test rises at least
 MANY_TIMES = 5  # of the smallest loss, which call for a logarithmic axis
@@ -205,9 +205,7 @@ def _pictures(work_dir: Path, *names: str) -> list[str]:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument('run', metavar='MODEL', help='work dir of a run, or a config')
     parser.add_argument(
         '--work-dir', help="of a config; default: the config's, else work_dirs/<name>"

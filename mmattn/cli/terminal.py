@@ -60,6 +60,13 @@ def _tell_launcher(error: Exception | None):
     get_error_handler().record_exception(error or sys.exception())
 
 
+def command_parser(doc: str) -> argparse.ArgumentParser:
+    """Return a parser whose help shows the docstring of a command as it is."""
+    return argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
 def positive(text: str) -> int:
     """Return a positive integer, as the `type` of an argument.
 
@@ -134,6 +141,16 @@ def add_model(parser: argparse.ArgumentParser):
         'and by default its best one, else its last',
     )
     add_cfg_options(parser)
+
+
+def add_trust(parser: argparse.ArgumentParser):
+    """Add `--trust-checkpoint`."""
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='let checkpoints run the code that they contain while they are read; by '
+        'default such a checkpoint is refused',
+    )
 
 
 def add_cfg_options(parser: argparse.ArgumentParser):

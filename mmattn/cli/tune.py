@@ -14,13 +14,11 @@ import torch
 from mmattn.errors import UserError
 
 from .flops import image_shape
-from .terminal import add_config, config_of, positive
+from .terminal import add_config, command_parser, config_of, positive
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     add_config(parser)
     parser.add_argument(
         '--shape', nargs='+', type=positive, metavar='SIDE',

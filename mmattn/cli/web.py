@@ -12,15 +12,13 @@ from ..files.config_files import innermost_dataset
 from ..web import server
 from ..web.models import Models, Source, offered_models
 from ..web.photos import example_images, images_in
-from .terminal import positive
+from .terminal import add_trust, command_parser, positive
 
 RUNS = 'work_dirs'  # where training writes
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument(
         'model',
         metavar='MODEL',
@@ -76,11 +74,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         default=64,
         help='largest upload, in millions of bytes (default: %(default)s)',
     )
-    parser.add_argument(
-        '--trust-checkpoint',
-        action='store_true',
-        help='let checkpoints run the code that they contain',
-    )
+    add_trust(parser)
     args = parser.parse_args(argv)
     if args.max_megapixels <= 0:
         parser.error(f'--max-megapixels must be positive, got {args.max_megapixels}')

@@ -42,14 +42,12 @@ from ..weights.load import find_weights
 from ..weights.names import SCHEME, config_of, find_published, published_files
 from ..weights.read import read_checkpoint
 from ..weights.resolve import local_checkpoint, place_in_cache
-from .terminal import print_table
+from .terminal import command_parser, print_table
 from .verify_weights import STATES, verify
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     actions = parser.add_subparsers(dest='action', required=True, metavar='ACTION')
     actions.add_parser('list', help='list the names, and which files are in the cache')
     for action, text in (

@@ -23,7 +23,7 @@ from tqdm import tqdm
 from mmattn.errors import UserError
 
 from ..analysis.flops import build
-from ..cli.terminal import add_config, config_of, print_table
+from ..cli.terminal import add_config, command_parser, config_of, print_table
 from ..engine.config_check import check_arguments, check_scopes, check_topk
 from ..engine.data.build import build_dataset
 from ..engine.data.checked_dataset import CheckedPipeline, DataError, leaves
@@ -37,9 +37,7 @@ SPLITS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     add_config(parser)
     parser.add_argument(
         '--decode',

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from ..cli.terminal import command_parser
 from .archs import DEFAULT
 
 FORMATS = ('masks', 'labels', 'yolo', 'voc', 'labelme', 'coco', 'csv', 'classes')
@@ -10,9 +11,7 @@ FORMATS = ('masks', 'labels', 'yolo', 'voc', 'labelme', 'coco', 'csv', 'classes'
 
 def parse_args(doc: str, argv: list[str] | None) -> argparse.Namespace:
     """Return the options; `doc` describes the command."""
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(doc)
     parser.add_argument('format', choices=FORMATS)
     parser.add_argument(
         'images',

@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from mmattn.errors import UserError
 
+from ..cli.terminal import command_parser
 from ..files.folders import stage
 from ..weights.download import download
 
@@ -203,9 +204,7 @@ def prepare_imagenet(archives: Path, out: Path, images: dict[str, int]) -> None:
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument('dataset', choices=[*DATA_SETS, 'imagenet'])
     parser.add_argument('--out', type=Path, help="default: our configs' folder")
     parser.add_argument(

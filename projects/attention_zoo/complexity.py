@@ -6,7 +6,6 @@
 The command writes `complexity.csv`, and the table of the README.
 """
 
-import argparse
 import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from mmattn.analysis import Complexity, count
+from mmattn.cli.terminal import command_parser
 from tools.dev.markdown import markdown, replace_between
 from tools.papers.tables import equals_as_printed
 
@@ -101,9 +101,7 @@ def table(rows: list[Mapping[str, str]]) -> str:
 
 
 def main():
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
+    command_parser(__doc__).parse_args()
     counted = list(rows())
     with COUNTS.open('w', newline='') as file:
         writer = csv.DictWriter(file, counted[0], lineterminator='\n')

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from mmattn.analysis import count
-from mmattn.cli.terminal import run_main
+from mmattn.cli.terminal import command_parser, run_main
 from mmattn.errors import UserError
 from projects.evidence.claim import ROOT, Claim, Network
 from projects.evidence.claims import CLAIMS
@@ -59,9 +59,7 @@ def execute(network: Network, seed: int, folder: Path) -> dict:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument('claims', nargs='+', choices=CLAIMS, metavar='CLAIM')
     parser.add_argument('--seeds', nargs='+', type=int, help="default: the claim's")
     parser.add_argument('--networks', nargs='+', help="default: the claim's")

@@ -46,7 +46,7 @@ from mmattn.analysis.training_logs import (
     work_dir_of,
 )
 from mmattn.apis.find import run_checkpoint
-from mmattn.cli.terminal import print_table, run_main
+from mmattn.cli.terminal import add_trust, command_parser, print_table, run_main
 from mmattn.engine.data import build_dataset
 from mmattn.errors import UserError
 from mmattn.files.config_files import innermost_dataset
@@ -75,9 +75,7 @@ class Measured(NamedTuple):
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     steps = parser.add_subparsers(dest='step', required=True)
     for number, (step, summary) in enumerate(STEPS.items(), start=1):
         command = steps.add_parser(step, help=summary, description=summary)
@@ -129,11 +127,7 @@ def _add_measuring(command: argparse.ArgumentParser):
         default=256,
         help='images, evenly spaced in the data set, default: %(default)s',
     )
-    command.add_argument(
-        '--trust-checkpoint',
-        action='store_true',
-        help='let the checkpoint run the code that it contains while it is read',
-    )
+    add_trust(command)
 
 
 def masks_of(backbone: nn.Module) -> Masks:

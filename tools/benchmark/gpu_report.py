@@ -29,7 +29,7 @@ from pathlib import Path
 
 import torch
 
-from mmattn.cli.terminal import run_main
+from mmattn.cli.terminal import command_parser, run_main
 from tools.benchmark.measure import ROOT, read_csv
 from tools.benchmark.real_shapes import OPERATORS
 from tools.dev.markdown import markdown
@@ -283,9 +283,7 @@ def report(outcomes: list[Outcome], args) -> tuple[str, list[str]]:
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument('--minutes', type=float, default=8.0)
     parser.add_argument('--out', type=Path, default=Path('gpu_report'), metavar='DIR')
     parser.add_argument(

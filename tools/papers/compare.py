@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import mmattn  # noqa: F401  makes mmcv's operators available
-from mmattn.cli.terminal import run_main
+from mmattn.cli.terminal import command_parser, run_main
 from tools.papers.counts import UNITS, count_row
 from tools.papers.tables import (
     PAPERS,
@@ -37,9 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     names = sorted(path.stem for path in PAPERS.glob('*.yml'))
     parser.add_argument('paper', nargs='?', choices=names, help='file of the paper')
     parser.add_argument('tables', nargs='*', metavar='TABLE', help='default: all')
