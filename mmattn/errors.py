@@ -1,5 +1,7 @@
 """Errors that tell a user what to correct; the commands print them in one line."""
 
+from collections.abc import Collection
+
 
 class UserError(ValueError):
     """A config, an argument or a file of the user is wrong.
@@ -11,3 +13,9 @@ class UserError(ValueError):
 
 class MissingPackageError(UserError, ImportError):
     """An optional package is not installed; the message says how to install it."""
+
+
+def check_choice(name: str, value, choices: Collection):
+    """Raise a `UserError` if the value of a setting is none of the choices."""
+    if value not in choices:
+        raise UserError(f'{name} must be one of {[*choices]}, got {value!r}')

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 from mmattn.ops.common.operator import REFERENCE
 
 from ..engine.model import build as build
@@ -88,10 +88,7 @@ class Complexity:
 
     def flops_in(self, convention: str) -> int:
         """Return the FLOPs in one of `CONVENTIONS`."""
-        if convention not in CONVENTIONS:
-            raise UserError(
-                f'convention must be one of {list(CONVENTIONS)}, got {convention!r}'
-            )
+        check_choice('convention', convention, CONVENTIONS)
         return sum(getattr(self, part) for part in CONVENTIONS[convention])
 
     def part(self, name: str) -> 'Complexity':

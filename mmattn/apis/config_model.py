@@ -17,7 +17,7 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import TRANSFORMS, DefaultScope
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 
 from ..engine.model import build_model, class_names
 from ..files.config_files import innermost_dataset, raw_channels
@@ -84,11 +84,7 @@ class ConfigModel:
     def __init__(self, found: Found, device: str | None = None):
         self.cfg = found.cfg
         self.scope = self.cfg.get('default_scope')
-        if self.scope not in TASKS:
-            raise UserError(
-                f'default_scope of {found.name} must be one of {list(TASKS)}, got '
-                f'{self.scope!r}'
-            )
+        check_choice(f'default_scope of {found.name}', self.scope, TASKS)
         self.task = TASKS[self.scope]
         self.steps, self.to_float32 = _steps(self.cfg, found.name)
         self.channels = raw_channels(self.cfg)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mmpretrain.datasets import ImageNet
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 from mmattn.registry import DATASETS
 
 SPLITS = 'matched-frequency', 'threshold0.7', 'top-images'
@@ -45,8 +45,7 @@ class ImageNetV2(ImageNet):
         data_prefix: str = '',
         **kwargs,
     ):
-        if split not in SPLITS:
-            raise UserError(f'ImageNetV2: split must be one of {SPLITS}, got {split!r}')
+        check_choice('ImageNetV2: split', split, SPLITS)
         prefix = data_prefix or f'imagenetv2-{split}-format-val'
         super().__init__(data_root=data_root, data_prefix=prefix, **kwargs)
 

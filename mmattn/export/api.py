@@ -10,7 +10,7 @@ from mmengine.config import Config
 from torch import Tensor, nn
 
 import mmattn
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 
 from ..engine.data import DataError
 from ..files.atomic import write_together
@@ -313,8 +313,7 @@ def _check_writable(files: Sequence[Path], force: bool):
 def _checked_format(out: Path, format: str | None) -> Format:
     suffix = out.suffix.removeprefix('.')
     format = format or ('openvino' if suffix == 'xml' else suffix)
-    if format not in FORMATS:
-        raise UserError(f'`format` must be one of {[*FORMATS]}, got {format!r}')
+    check_choice('`format`', format, FORMATS)
     if format == 'openvino':
         openvino_package()
         if suffix != 'xml':
@@ -328,9 +327,7 @@ def _check(shape, batch, dynamic, normalize, input_dtype):
         raise UserError(f'`shape` must be a height and a width, got {shape}')
     if type(batch) is not int or batch < 1:
         raise UserError(f'`batch` must be a positive number, got {batch}')
-    if dynamic not in DYNAMIC:
-        raise UserError(f'`dynamic` must be one of {DYNAMIC}, got {dynamic!r}')
-    if input_dtype not in DTYPES:
-        raise UserError(f'`input_dtype` must be one of {DTYPES}, got {input_dtype!r}')
+    check_choice('`dynamic`', dynamic, DYNAMIC)
+    check_choice('`input_dtype`', input_dtype, DTYPES)
     if input_dtype == 'uint8' and not normalize:
         raise UserError("`input_dtype='uint8'` requires `normalize`")

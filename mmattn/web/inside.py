@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from torch import nn
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 
 from ..analysis import (
     AttentionKernels,
@@ -169,8 +169,7 @@ def panels(
     Raises:
         ValueError: there is no such layer.
     """
-    if layer not in inside.layers:
-        raise UserError(f'the layer must be one of {list(inside.layers)}, got {layer}')
+    check_choice('the layer', layer, inside.layers)
     found = inside.layers[layer]
     draw, kind = {
         AttentionKernels: (_kernel_panel, 'head'),

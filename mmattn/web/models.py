@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 
 from ..apis import Predictor
 from ..apis.find import EXPORTED, RANDOM, run_checkpoint, run_config
@@ -129,8 +129,7 @@ class Models:
         Raises:
             ValueError: it is not offered, or cannot be opened.
         """
-        if name not in self.sources:
-            raise UserError(f'the model must be one of {self.names}, got {name!r}')
+        check_choice('the model', name, self.sources)
         with self._lock:
             if name not in self._open:
                 while len(self._open) >= KEPT:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 
 from ..apis import Predictor
 from ..apis.tiles import compact_masks, tile_boxes
@@ -95,8 +95,7 @@ class Style:
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise UserError(f'`{name}` must be from 0 to 1, got {value}')
-        if self.drawn not in DRAWN:
-            raise UserError(f'`drawn` must be one of {DRAWN}, got {self.drawn!r}')
+        check_choice('`drawn`', self.drawn, DRAWN)
 
 
 def draw(result: Result, photo: Photo, style: Style) -> np.ndarray:

@@ -4,7 +4,7 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmattn.errors import UserError
+from mmattn.errors import check_choice
 
 from .token_mixer import (
     TokenMixer,
@@ -48,8 +48,7 @@ class CombinerAttention(TokenMixer):
     ):
         super().__init__(embed_dims, num_heads)
         check_positive(window=window)
-        if summary not in SUMMARIES:
-            raise UserError(f'summary must be one of {SUMMARIES}, got {summary!r}')
+        check_choice('summary', summary, SUMMARIES)
         self.window = window
         self.summary = summary
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from mmengine.registry import MODELS
 from torch import nn
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 from mmattn.models import LiSANet
 
 from .comparators import COMPARATORS, HEAD_DIMS
@@ -41,10 +41,7 @@ class AblationLiSANet(LiSANet):
         local_kernel: int = 7,
         **lisanet,
     ):
-        if mixer not in MIXERS:
-            raise UserError(
-                f'AblationLiSANet: mixer must be one of {list(MIXERS)}, got {mixer!r}'
-            )
+        check_choice('AblationLiSANet: mixer', mixer, MIXERS)
         arch = self.resolve_arch(arch)
         if len(arch['depths']) > 1:
             raise UserError(

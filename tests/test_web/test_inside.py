@@ -63,7 +63,7 @@ def test_the_layers_of_a_pixel():
         assert len(drawn) == len(weights)
         assert all(picture.shape == (360, 480, 3) for picture, _ in drawn)
         assert found.legend(name)
-    with pytest.raises(ValueError, match='the layer must be one of .*, got none'):
+    with pytest.raises(ValueError, match='the layer must be one of .*, got .none'):
         panels(found, 'none')
 
 

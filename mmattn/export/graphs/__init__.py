@@ -4,7 +4,7 @@ from importlib import import_module
 
 from torch import nn
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 
 from ..errors import ExportError
 
@@ -64,8 +64,7 @@ def graph_of(model: nn.Module, part: str = 'model', **settings) -> nn.Module:
         ExportError: the model or a setting of it cannot be exported.
         ValueError: another `part`, or settings of another graph.
     """
-    if part not in PARTS:
-        raise UserError(f'`part` must be one of {PARTS}, got {part!r}')
+    check_choice('`part`', part, PARTS)
     kind = _class_name(model)
     if part == 'backbone':
         if not hasattr(model, 'backbone'):

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
+from mmattn.errors import check_choice
 
 from ..errors import ExportError
 from .parts import check_methods
@@ -33,8 +33,7 @@ class Segmentor(nn.Module):
 
     def __init__(self, model: nn.Module, output: str = 'logits'):
         super().__init__()
-        if output not in OUTPUTS:
-            raise UserError(f'`output` must be one of {OUTPUTS}, got {output!r}')
+        check_choice('`output`', output, OUTPUTS)
         self.check_head(model.decode_head)
         mode = model.test_cfg.get('mode', 'whole')
         if mode != 'whole':

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 from mmattn.models.layers import (
     MaskedAttention,
     PointwiseLinear,
@@ -155,10 +155,7 @@ class HMaiT(BaseBackbone):
                 f'HMaiT: masked_heads must be numbers up to {tuple(num_heads)}, '
                 f'got {masked_heads}'
             )
-        if position not in POSITIONS:
-            raise UserError(
-                f'HMaiT: position must be one of {POSITIONS}, got {position!r}'
-            )
+        check_choice('HMaiT: position', position, POSITIONS)
         grids = [grid_of(img_size, stride) for stride in self.level_strides]
 
         def attention(stage: int) -> nn.Module:

@@ -21,7 +21,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 from mmattn.models.layers import (
     DepthwiseConv,
     DropPath,
@@ -143,11 +143,7 @@ class LiSANet(BaseBackbone):
         backend: str | None = None,
         **frame,
     ):
-        if activation not in ACTIVATIONS:
-            raise UserError(
-                f'LiSANet: activation must be one of {list(ACTIVATIONS)}, '
-                f'got {activation!r}'
-            )
+        check_choice('LiSANet: activation', activation, ACTIVATIONS)
         act_layer = ACTIVATIONS[activation]
         arch = self.resolve_arch(arch)
         plain = len(arch['depths']) == 1

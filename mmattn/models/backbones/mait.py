@@ -20,7 +20,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
+from mmattn.errors import check_choice
 from mmattn.models.layers import (
     DropPath,
     MaskedAttention,
@@ -196,8 +196,7 @@ class MaiT(BaseBackbone):
         num_heads = arch['num_heads'] if num_heads is None else num_heads
         levels = [embed_dims] * depth, [patch_size] * depth
         super().__init__(*levels, out_indices=out_indices, **frame)
-        if out_type not in OUT_TYPES:
-            raise UserError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
+        check_choice('out_type', out_type, OUT_TYPES)
         self.out_type = out_type
         self.stem = TokenStem(
             self.in_channels, embed_dims, patch_size, img_size, distilled

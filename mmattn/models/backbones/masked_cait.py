@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 from mmattn.models.layers import (
     PatchStem,
     resolve_masking,
@@ -188,8 +188,7 @@ class MaskedCaiT(BaseBackbone):
         embed_dims, depth = arch['embed_dims'], arch['depth']
         levels = [embed_dims] * depth, [patch_size] * depth
         super().__init__(*levels, out_indices=out_indices, **frame)
-        if out_type not in OUT_TYPES:
-            raise UserError(f'out_type must be one of {OUT_TYPES}, got {out_type!r}')
+        check_choice('out_type', out_type, OUT_TYPES)
         if out_type == 'cls_token' and len(self.out_indices) > 1:
             raise UserError(
                 f"out_type='cls_token' takes one of out_indices, got {out_indices}"

@@ -18,7 +18,7 @@ from math import isqrt, prod
 import torch
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 from mmattn.models.layers import (
     PointwiseMlp,
     SpatialReductionAttention,
@@ -161,10 +161,7 @@ class PVT(BaseBackbone):
         out_indices: int | tuple[int, ...] | None = None,
         **frame,
     ):
-        if out_type not in OUT_TYPES:
-            raise UserError(
-                f'PVT: out_type must be one of {OUT_TYPES}, got {out_type!r}'
-            )
+        check_choice('PVT: out_type', out_type, OUT_TYPES)
         with_token = out_type == 'cls_token'
         if with_token and out_indices is None:
             out_indices = -1

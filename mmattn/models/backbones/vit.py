@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 from mmattn.models.layers import (
     InteractiveAttention,
     MaskedAttention,
@@ -192,10 +192,7 @@ class ViT(BaseBackbone):
         attentions = dict(
             mhsa=mhsa, mhsa_interaction=mhsa_interaction, imhsa=imhsa, masked=masked
         )
-        if attention not in attentions:
-            raise UserError(
-                f'ViT: attention must be one of {list(attentions)}, got {attention!r}'
-            )
+        check_choice('ViT: attention', attention, attentions)
         if backend is not None and attention.startswith('mhsa'):
             raise UserError(
                 f'ViT: attention={attention!r} has no backends, so `backend` must be '

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 from mmattn.ops import deformable_attention, ms_deform_attn
 from mmattn.ops.common.biased_attention import biased_attention
 from mmattn.ops.common.exporting import is_exporting, is_known
@@ -99,8 +99,7 @@ class DeformableAttention(nn.Module):
             )
         if version not in (1, 2):
             raise UserError(f'version must be 1 or 2, got {version!r}')
-        if position not in POSITIONS:
-            raise UserError(f'position must be one of {POSITIONS}, got {position!r}')
+        check_choice('position', position, POSITIONS)
         self.num_heads = num_heads
         self.num_groups = num_groups
         self.version = version

@@ -6,7 +6,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 
 from ..common.biased_attention import biased_attention
 from ..common.checks import check_one_device, check_qkv, check_shape
@@ -156,8 +156,7 @@ def _check(q, k, v, grid, kernel_size, num_special, mask_fill):
         )
     if kernel_size < 1 or kernel_size % 2 == 0:
         raise UserError(f'`kernel_size` must be odd, got {kernel_size}')
-    if mask_fill not in MASK_FILLS:
-        raise UserError(f'`mask_fill` must be one of {MASK_FILLS}, got {mask_fill!r}')
+    check_choice('`mask_fill`', mask_fill, MASK_FILLS)
     return grid
 
 

@@ -6,7 +6,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 
 from ..common.exporting import is_same_size
 from ..common.precision import compute_dtype
@@ -170,8 +170,7 @@ def _is_own_mirror(grid: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def _grid_of(w: Tensor, grid: Sequence[int], resize: str) -> tuple[int, ...]:
-    if resize not in RESIZES:
-        raise UserError(f'`resize` must be one of {list(RESIZES)}, got {resize!r}')
+    check_choice('`resize`', resize, RESIZES)
     if not 1 <= len(grid) <= w.dim() or min(grid) < 1:
         raise UserError(
             f'`grid` must have one to {w.dim()} positive sides for kernels of shape '

@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
+from mmattn.errors import UserError, check_choice
 from mmattn.ops import circular_kernel_spectrum, structure_aware_attention
 from mmattn.ops.common.exporting import is_exporting
 from mmattn.ops.common.precision import compute_dtype
@@ -114,15 +114,8 @@ class StructureAwareAttention(nn.Module):
             raise UserError(f'grid must have one to three positive sides, got {grid}')
         if patterns < 1:
             raise UserError(f'patterns must be at least 1, got {patterns}')
-        if kernel_resize not in RESIZES:
-            raise UserError(
-                f'kernel_resize must be one of {list(RESIZES)}, got {kernel_resize!r}'
-            )
-        if kernel_domain not in KERNEL_DOMAINS:
-            raise UserError(
-                f'kernel_domain must be one of {list(KERNEL_DOMAINS)}, '
-                f'got {kernel_domain!r}'
-            )
+        check_choice('kernel_resize', kernel_resize, RESIZES)
+        check_choice('kernel_domain', kernel_domain, KERNEL_DOMAINS)
         if kernel_domain == 'frequency' and kernel_resize != 'gfnet':
             raise UserError(
                 "kernel_domain='frequency' requires kernel_resize='gfnet', "
