@@ -14,7 +14,7 @@ from urllib.parse import urlparse
 import numpy as np
 from PIL import Image
 
-from mmattn.errors import MissingPackageError, UserError
+from mmattn.errors import UserError, import_optional
 
 from ..images import (
     NoImageError,
@@ -199,12 +199,8 @@ def _download(address: str) -> bytes:
 
 def _open_video(path: Path):
     """Return OpenCV's reader of a video."""
-    try:
-        import cv2
-    except ImportError as error:
-        raise MissingPackageError(
-            f'{path} requires OpenCV: pip install opencv-python-headless'
-        ) from error
+    message = f'{path} requires OpenCV: pip install opencv-python-headless'
+    cv2 = import_optional(message, 'cv2')
     video = cv2.VideoCapture(str(path))
     if not video.isOpened():
         raise UserError(f'OpenCV cannot read {path} as a video')

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from ..apis import Predictor
-from ..errors import MissingPackageError, UserError
+from ..errors import UserError, import_optional
 from ..registry import MODELS
 from ..results import SCORE, Classification, Detections
 from ..weights.load import find_weights, load_weights
@@ -48,12 +48,8 @@ def photographs() -> dict[str, np.ndarray]:
     Raises:
         ImportError: scikit-image is not installed.
     """
-    try:
-        from skimage import data
-    except ImportError:
-        raise MissingPackageError(
-            'verify requires scikit-image: pip install scikit-image'
-        ) from None
+    message = 'verify requires scikit-image: pip install scikit-image'
+    data = import_optional(message, 'skimage.data')
     return {name: getattr(data, name)() for name in PHOTOGRAPHS}
 
 

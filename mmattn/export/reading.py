@@ -11,7 +11,7 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
-from mmattn.errors import MissingPackageError, UserError
+from mmattn.errors import UserError, import_optional
 
 from .metadata import KEY, PT2_FILE, Metadata
 
@@ -29,12 +29,8 @@ def open_onnx(
     file: Path, threads: int | None, providers: Sequence[str] | None
 ) -> Opened:
     """Open an ONNX file."""
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingPackageError(
-            f'{file} requires ONNX Runtime: pip install onnxruntime'
-        ) from error
+    message = f'{file} requires ONNX Runtime: pip install onnxruntime'
+    onnxruntime = import_optional(message, 'onnxruntime')
     options = onnxruntime.SessionOptions()
     if threads is not None:
         options.intra_op_num_threads = threads
@@ -58,13 +54,8 @@ def openvino_package():
     Raises:
         ImportError: it is not installed.
     """
-    try:
-        import openvino
-    except ImportError as error:
-        raise MissingPackageError(
-            'OpenVINO is not installed: pip install openvino'
-        ) from error
-    return openvino
+    message = 'OpenVINO is not installed: pip install openvino'
+    return import_optional(message, 'openvino')
 
 
 def open_openvino(file: Path, threads: int | None) -> Opened:

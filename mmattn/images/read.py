@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from mmattn.errors import MissingPackageError, UserError
+from mmattn.errors import UserError, import_optional
 
 from .guard import FORMATS, MAX_MEGAPIXELS, NoImageError, check_size, reading, too_many
 from .windows import WindowedImage
@@ -273,14 +273,12 @@ def tiff_size(file: str | Path | BinaryIO, name: str) -> tuple[int, int, int]:
 @contextmanager
 def _tiff(file: str | Path | BinaryIO, name: str) -> Iterator:
     """Open a TIFF file by tifffile."""
-    try:
-        # Without imagecodecs, tifffile reads no LZW, and inflates 600 kB to 600 MB.
-        import imagecodecs  # noqa: F401
-        import tifffile
-    except ImportError as error:
-        raise MissingPackageError(
-            f'{name} requires tifffile and imagecodecs: pip install "mmattn[predict]"'
-        ) from error
+    # Without imagecodecs, tifffile reads no LZW, and inflates 600 kB to 600 MB.
+    tifffile = import_optional(
+        f'{name} requires tifffile and imagecodecs: pip install "mmattn[predict]"',
+        'imagecodecs',
+        'tifffile',
+    )
     if isinstance(file, io.IOBase):
         file.seek(0)
     with reading(name):

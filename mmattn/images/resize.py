@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from mmattn.errors import MissingPackageError, UserError
+from mmattn.errors import UserError, import_optional
 
 CV2 = ('nearest', 'bilinear', 'bicubic')
 PILLOW = ('nearest', 'bilinear', 'bicubic', 'box', 'hamming', 'lanczos')
@@ -54,12 +54,8 @@ def resize(
     if backend == 'pillow':
         method = Image.Resampling[interpolation.upper()]
         return np.asarray(Image.fromarray(image).resize(size, method))
-    try:
-        import cv2
-    except ImportError as error:
-        raise MissingPackageError(
-            'images are resized by OpenCV: pip install opencv-python-headless'
-        ) from error
+    message = 'images are resized by OpenCV: pip install opencv-python-headless'
+    cv2 = import_optional(message, 'cv2')
     if backend == 'torch':
         image = image.astype(np.float32)
     methods = cv2.INTER_NEAREST, cv2.INTER_LINEAR, cv2.INTER_CUBIC

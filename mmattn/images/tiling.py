@@ -1,6 +1,6 @@
 """Place tiles on an image."""
 
-from mmattn.errors import MissingPackageError, UserError
+from mmattn.errors import UserError, import_optional
 
 
 def tile_boxes(
@@ -27,11 +27,8 @@ def tile_boxes(
         )
     if not 0 <= overlap < 1:
         raise UserError(f'`overlap` must be at least 0 and less than 1, got {overlap}')
-    try:
-        from sahi.slicing import get_slice_bboxes
-    except ImportError as error:
-        message = '`tile` requires sahi: pip install "mmattn[predict]"'
-        raise MissingPackageError(message) from error
+    message = '`tile` requires sahi: pip install "mmattn[predict]"'
+    slicing = import_optional(message, 'sahi.slicing')
     height, width = (min(pair) for pair in zip(size, sides, strict=True))
     overlaps = dict(overlap_height_ratio=overlap, overlap_width_ratio=overlap)
-    return get_slice_bboxes(*size, height, width, False, **overlaps)
+    return slicing.get_slice_bboxes(*size, height, width, False, **overlaps)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mmattn.errors import MissingPackageError, UserError
+from mmattn.errors import UserError, import_optional
 
 from .guard import reading
 
@@ -45,13 +45,11 @@ class WindowedImage:
     ndim = 3
 
     def __init__(self, path: str | Path, channels: int | None, name: str):
-        try:
-            import pyvips
-        except ImportError as error:
-            raise MissingPackageError(
-                f'{name} has many pixels, which pyvips reads: pip install '
-                '"mmattn[predict]"'
-            ) from error
+        pyvips = import_optional(
+            f'{name} has many pixels, which pyvips reads: pip install '
+            '"mmattn[predict]"',
+            'pyvips',
+        )
         self._name, self._channels = name, channels
         with reading(name), open(path, 'rb') as file:
             head = file.read(8)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mmattn.errors import MissingPackageError
+from mmattn.errors import import_optional
 
 
 def encode_mask(
@@ -22,12 +22,8 @@ def encode_mask(
     Raises:
         ImportError: pycocotools is not installed.
     """
-    try:
-        from pycocotools import mask as coco_masks
-    except ImportError as error:
-        raise MissingPackageError(
-            'masks of COCO require pycocotools: pip install pycocotools'
-        ) from error
+    message = 'masks of COCO require pycocotools: pip install pycocotools'
+    coco_masks = import_optional(message, 'pycocotools.mask')
     height, width = size or mask.shape
     if mask.shape == (height, width):
         encoded = coco_masks.encode(np.asfortranarray(mask, np.uint8))

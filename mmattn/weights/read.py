@@ -22,7 +22,7 @@ from urllib.parse import urlparse
 import torch
 from torch import distributed
 
-from mmattn.errors import MissingPackageError, UserError
+from mmattn.errors import UserError, import_optional
 from mmattn.files import file_digest
 
 from .download import MissingFileError, UnreachableError, download
@@ -139,12 +139,8 @@ def _explained(error: Exception, source: str) -> ValueError:
 
 
 def _read_safetensors(path, map_location, source: str) -> dict[str, torch.Tensor]:
-    try:
-        import safetensors.torch
-    except ImportError:
-        raise MissingPackageError(
-            f'reading {source} needs safetensors: pip install safetensors'
-        ) from None
+    message = f'reading {source} needs safetensors: pip install safetensors'
+    safetensors = import_optional(message, 'safetensors.torch', 'safetensors')
     device = 'cpu'
     if isinstance(map_location, (str, torch.device)):
         device = str(map_location)

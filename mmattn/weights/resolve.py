@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from mmattn.errors import MissingPackageError, UserError
+from mmattn.errors import UserError, import_optional
 from mmattn.files import file_digest
 
 from .names import (
@@ -173,10 +173,7 @@ def _hub_source(name: str) -> HubFile:
 
 def _timm_source(name: str) -> str | HubFile:
     """Return the source of `timm://<model>[.<tag>]`, without a tag timm's default."""
-    try:
-        import timm
-    except ImportError:
-        raise MissingPackageError(f'{name} requires timm: pip install timm') from None
+    timm = import_optional(f'{name} requires timm: pip install timm', 'timm')
     model = name.removeprefix('timm://')
     if not timm.is_model_pretrained(model):
         known = timm.list_pretrained()
@@ -195,14 +192,9 @@ def _timm_source(name: str) -> str | HubFile:
 
 
 def _import_hub(name: str):
-    try:
-        import huggingface_hub.constants
-        import huggingface_hub.errors
-    except ImportError:
-        raise MissingPackageError(
-            f'{name} requires huggingface_hub: pip install huggingface_hub'
-        ) from None
-    return huggingface_hub
+    hub = 'huggingface_hub'
+    message = f'{name} requires {hub}: pip install {hub}'
+    return import_optional(message, f'{hub}.constants', f'{hub}.errors', hub)
 
 
 def _download(name: str, source: HubFile) -> Path:

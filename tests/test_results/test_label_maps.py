@@ -108,6 +108,6 @@ def test_what_to_install_is_said(found, monkeypatch):
     monkeypatch.setitem(sys.modules, 'supervision', None)
     with pytest.raises(ImportError, match=r'pip install "mmattn\[predict\]"'):
         found.to_supervision()
-    monkeypatch.setitem(sys.modules, 'pycocotools', None)
+    monkeypatch.setitem(sys.modules, 'pycocotools.mask', None)
     with pytest.raises(ImportError, match='pip install pycocotools'):
         found.to_coco()

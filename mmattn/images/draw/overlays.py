@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from mmattn.errors import MissingPackageError, UserError
+from mmattn.errors import UserError, import_optional
 
 from ..read import read_image
 from ..resize import shown
@@ -235,10 +235,5 @@ def import_supervision():
     Raises:
         ImportError: it is not installed.
     """
-    try:
-        import supervision
-    except ImportError as error:
-        raise MissingPackageError(
-            'this requires supervision: pip install "mmattn[predict]"'
-        ) from error
-    return supervision
+    message = 'this requires supervision: pip install "mmattn[predict]"'
+    return import_optional(message, 'supervision')
