@@ -16,14 +16,6 @@ def _forget(kind: type):
         _forget(subclass)
 
 
-@pytest.fixture(scope='session', autouse=True)
-def own_state(tmp_path_factory):
-    """Keep the record of runs out of the user's home."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv('XDG_STATE_HOME', str(tmp_path_factory.mktemp('state')))
-        yield
-
-
 @pytest.fixture(scope='session')
 def forget_instances():
     """Drop the visualizers, loggers and the like that mmengine keeps by name.

@@ -1,20 +1,30 @@
 """A folder of toy data and small configs, and the tools run in it."""
 
+import shutil
 import sys
 
 import pytest
 
 
-@pytest.fixture(scope='module')
-def work(tmp_path_factory):
-    """A folder with toy data and configs that train on them in seconds."""
-    from tool_runs import CONFIGS, load_tool
+@pytest.fixture(scope='session')
+def toys(tmp_path_factory):
+    """A folder with toy data."""
+    from tools.datasets import toy
 
-    folder = tmp_path_factory.mktemp('work')
-    toy = load_tool('datasets/toy')
+    folder = tmp_path_factory.mktemp('toys')
     toy.make_coco(folder / 'data/coco')
     toy.make_imagenet(folder / 'data/imagenet')
     toy.make_ade20k(folder / 'data/ade')
+    return folder
+
+
+@pytest.fixture(scope='module')
+def work(toys, tmp_path_factory):
+    """A folder with toy data and configs that train on them in seconds."""
+    from tool_runs import CONFIGS
+
+    folder = tmp_path_factory.mktemp('work')
+    shutil.copytree(toys, folder, dirs_exist_ok=True)
     for name, text in CONFIGS.items():
         (folder / f'{name}.py').write_text(text)
     return folder

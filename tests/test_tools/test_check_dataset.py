@@ -15,7 +15,6 @@ from tool_runs import DETECTOR
 from mmattn.cli import train
 from mmattn.data import check
 from mmattn.engine.data.checked_dataset import DataError
-from tools.datasets import toy
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,15 +31,6 @@ TRAINED = (
 train_dataloader.update(num_workers=1, sampler=dict(shuffle=False))
 """
 )
-
-
-@pytest.fixture(scope='module')
-def toys(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('toys')
-    toy.make_coco(folder / 'data/coco')
-    toy.make_ade20k(folder / 'data/ade')
-    toy.make_imagenet(folder / 'data/imagenet')
-    return folder
 
 
 @pytest.fixture
