@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from predictor_models import noise, write_run
 from pycocotools import mask as coco_masks
-from test_export.small_files import DETECTOR, FEATURES, SCORES, write
+from small_files import DETECTOR, FEATURES, SCORES, write
 
 import mmattn.export
 from mmattn.errors import UserError
