@@ -1,13 +1,12 @@
 """Images: read within limits, and resized."""
 
-from .guard import FORMATS, MAX_MEGAPIXELS, NoImageError
+from .guard import MAX_MEGAPIXELS, NoImageError
 from .read import header_size, read_channels, read_image, read_labels, tiff_size
 from .resize import check_interpolation, nearest, resize, shown
 from .tiling import tile_boxes
 from .windows import WindowedImage
 
 __all__ = [
-    'FORMATS',
     'MAX_MEGAPIXELS',
     'NoImageError',
     'WindowedImage',

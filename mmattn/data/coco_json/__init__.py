@@ -5,13 +5,12 @@ meant is a note. Training, `mmattn data` and the metrics take their annotations 
 """
 
 from .check import check_coco
-from .outlines import count_outlines, encoded, object_area, outline_box
-from .read import CocoJson, index, numbered, read_coco
+from .outlines import count_outlines, encoded, object_area
+from .read import index, numbered, read_coco
 from .values import NUMBERS, is_text, read_json, shown
 
 __all__ = [
     'NUMBERS',
-    'CocoJson',
     'check_coco',
     'count_outlines',
     'encoded',
@@ -19,7 +18,6 @@ __all__ = [
     'is_text',
     'numbered',
     'object_area',
-    'outline_box',
     'read_coco',
     'read_json',
     'shown',

@@ -4,6 +4,6 @@ Each reader returns the content of a COCO json, which `coco_json` then checks, s
 what is wrong with a box or an outline is found alike in all formats.
 """
 
-from .objects import READERS, read_objects
+from .objects import read_objects
 
-__all__ = ['READERS', 'read_objects']
+__all__ = ['read_objects']

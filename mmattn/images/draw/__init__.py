@@ -15,15 +15,7 @@ from .overlays import (
     import_supervision,
     open_picture,
 )
-from .style import (
-    BLACK,
-    FIRST,
-    WHITE,
-    class_colors,
-    line_width,
-    styled,
-    text_color,
-)
+from .style import BLACK, FIRST, WHITE, class_colors, styled
 
 __all__ = [
     'BLACK',
@@ -38,10 +30,8 @@ __all__ = [
     'draw_precision_recall',
     'import_supervision',
     'label_log',
-    'line_width',
     'open_picture',
     'save_panels',
     'shown_at',
     'styled',
-    'text_color',
 ]

@@ -1,9 +1,5 @@
 from .deformable_attention import DeformableAttention
-from .deformable_detr import (
-    DecoderOutput,
-    DeformableDETRDecoder,
-    DeformableDETREncoder,
-)
+from .deformable_detr import DecoderOutput, DeformableDETRDecoder, DeformableDETREncoder
 from .depthwise_conv import DepthwiseConv
 from .drop_path import DropPath, drop_path_rates
 from .initialization import Initializable, init_linear_and_conv, init_stem_bias
@@ -23,10 +19,9 @@ from .patches import (
     pad_to_patches,
     pos_embed_map,
     pos_embed_tokens,
-    resize_pos_embed,
 )
 from .pointwise import PointwiseLinear, PointwiseMlp, StarReLU
-from .resize import fit_on_load, resize_flat_grid, resize_grid
+from .resize import fit_on_load, resize_grid
 from .separable_conv import SeparableConv
 from .spatial_reduction_attention import (
     LinearSpatialReductionAttention,
@@ -68,9 +63,7 @@ __all__ = [
     'pad_to_patches',
     'pos_embed_map',
     'pos_embed_tokens',
-    'resize_flat_grid',
     'resize_grid',
-    'resize_pos_embed',
     'resolve_masking',
     'undecayed_names',
 ]

@@ -4,7 +4,6 @@ from .reference import (
     landmark_attention_reference,
     mix_heads,
     mixed_attention_reference,
-    mixed_attention_weights,
 )
 
 __all__ = [
@@ -13,5 +12,4 @@ __all__ = [
     'landmark_attention_reference',
     'mix_heads',
     'mixed_attention_reference',
-    'mixed_attention_weights',
 ]

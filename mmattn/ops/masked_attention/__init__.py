@@ -1,12 +1,7 @@
-from .interface import (
-    MASK_FILLS,
-    masked_attention,
-    resolve_heads,
-)
+from .interface import MASK_FILLS, masked_attention, resolve_heads
 from .reference import (
     attention_scores,
     attention_under_mask,
-    masked_attention_reference,
     neighborhood_mask,
     spread_bias,
 )
@@ -16,7 +11,6 @@ __all__ = [
     'attention_scores',
     'attention_under_mask',
     'masked_attention',
-    'masked_attention_reference',
     'neighborhood_mask',
     'resolve_heads',
     'spread_bias',

@@ -1,7 +1,6 @@
 from .interface import structure_aware_attention
 from .real_transforms import irfft_parts, rfft_parts
 from .reference import (
-    attention_kernels,
     l2_normalize,
     structure_aware_attention_circulant,
     structure_aware_attention_reference,
@@ -20,7 +19,6 @@ from .spectrum import (
 
 __all__ = [
     'RESIZES',
-    'attention_kernels',
     'circular_kernel_spectrum',
     'half_spectrum',
     'hermitian_part',
