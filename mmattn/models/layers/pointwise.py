@@ -1,7 +1,6 @@
 """Linear layers and activations that act on each pixel separately."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.ops import pointwise_linear
@@ -13,14 +12,15 @@ from .strips import checkpoint_act, pointwise_by_strips
 
 PIECE = 1 << 17  # elements of a map in half precision whose float32 stays in the cache
 PART = 1 << 16  # elements that a thread of the compiled StarReLU takes at a time
-LINEAR = pointwise_linear if blas_lacks_avx512() else F.linear
 
 
 class PointwiseLinear(nn.Linear):
-    """`nn.Linear` through `ops.pointwise_linear`, with the same parameters."""
+    """`nn.Linear` through `ops.pointwise_linear` where that may be faster."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return LINEAR(x, self.weight, self.bias)
+    def multiply(self, x: Tensor) -> Tensor:
+        return pointwise_linear(x, self.weight, self.bias)
+
+    forward = multiply if blas_lacks_avx512() else nn.Linear.forward
 
 
 class PointwiseMlp(nn.Module):
