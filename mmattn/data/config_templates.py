@@ -83,34 +83,22 @@ train_dataloader = dict(
         **dataset,
     ),
 )
-val_dataloader = dict(
-    num_workers=1,
-    dataset=dict(
-        ann_file='annotations/instances_val.json',
-        data_prefix=dict(img='val/'),
-        pipeline=test_pipeline,
-        **dataset,
-    ),
-)
 # The log has the AP of each class. The best checkpoint has the highest AP. AP counts
 # as many detections of an image as one has objects, at least COCO's 100.
-val_evaluator = dict(
-    ann_file=data_root + 'annotations/instances_val.json', classwise=True
-)
 """
 
-DETECTION_TEST = """\
-test_dataloader = dict(
+DETECTION_PART = """\
+{loop}_dataloader = dict(
     num_workers=1,
     dataset=dict(
-        ann_file='annotations/instances_{test}.json',
-        data_prefix=dict(img='{test}/'),
+        ann_file='annotations/instances_{split}.json',
+        data_prefix=dict(img='{split}/'),
         pipeline=test_pipeline,
         **dataset,
     ),
 )
-test_evaluator = dict(
-    ann_file=data_root + 'annotations/instances_{test}.json', classwise=True
+{loop}_evaluator = dict(
+    ann_file=data_root + 'annotations/instances_{split}.json', classwise=True
 )
 """
 

@@ -251,8 +251,10 @@ def detection(
         batch_size=batch_of(crop),
     )
     test = [name for name in splits if name not in ('train', 'val')]
+    text += templates.DETECTION_PART.format(loop='val', split='val')
     text += templates.SAME_TEST if not test else ''
-    text += ''.join(templates.DETECTION_TEST.format(test=name) for name in test)
+    for name in test:
+        text += templates.DETECTION_PART.format(loop='test', split=name)
     best = 'coco/segm_mAP' if has_masks else 'coco/bbox_mAP'
     warning = of_small_objects(sides, factor, max(map(max, sizes)))
     return Written(
