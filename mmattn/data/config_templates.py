@@ -207,14 +207,11 @@ val_evaluator = [
 
 SEGMENTATION_TEST = """\
 test_dataloader = dict(
-    batch_size=1,
-    num_workers=1,
-    persistent_workers=True,
-    sampler=dict(type='DefaultSampler', shuffle=False),
+    val_dataloader,
     dataset=dict(
+        val_dataloader['dataset'],
         data_prefix=dict(img_path='images/{test}', seg_map_path='labels/{test}'),
-        pipeline=test_pipeline,
-        **{{**dataset, 'img_suffix': {test_suffix!r}}},
+        img_suffix={test_suffix!r},
     ),
 )
 test_evaluator = val_evaluator
@@ -275,10 +272,7 @@ val_evaluator = [
     dict(type='mmattn.LabelConfusion'),
 ]
 test_dataloader = dict(
-    batch_size=batch_size,
-    num_workers=1,
-    sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(data_prefix={test!r}, pipeline=test_pipeline, **dataset),
+    val_dataloader, dataset=dict(val_dataloader['dataset'], data_prefix={test!r})
 )
 test_evaluator = val_evaluator
 """
