@@ -139,6 +139,14 @@ def _load(thread, flags, operands, count):
     return (thread.read(operands[0]),)
 
 
+def _half_constants(thread, flags, operands, count):
+    """HFMA2 of zeros moves two halves, which are written as numbers."""
+    if operands[:2] != ['-RZ', 'RZ']:
+        return None
+    high, low = (struct.pack('<e', float(x)) for x in operands[2:])
+    return struct.unpack('<I', low + high)
+
+
 def _reciprocal(thread, flags, operands, count):
     x = thread.read(operands[0])
     return (float_bits(1 / _float(x)),) if flags == ['RCP'] and x else None
@@ -170,5 +178,6 @@ RULES = {
         lambda flags, x: float_bits(float(x if 'U32' in flags else signed(x)))
     ),
     'MUFU': _reciprocal,
+    'HFMA2': _half_constants,
     'F2I': _rule(lambda flags, x: min(MASK, max(0, math.trunc(_float(x))))),
 }
