@@ -1,7 +1,8 @@
-"""The GPU report: what it writes on a CPU, and that failures do not stop it."""
+"""The GPU report on a CPU, failures inside it, and the stored counts of kernels."""
 
 import os
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ pytest.importorskip('triton')
 
 from tools.benchmark import gpu_report
 from tools.benchmark.measure import read_csv
+from tools.benchmark.real_shapes import real_calls
+from tools.gpu import report
 
 
 @pytest.fixture
@@ -72,3 +75,26 @@ def test_a_hang_is_undecided(run_faulty):
         'x_check: compared 1 of 3, in progress: ms_deform_attn, triton, float32, '
         'levels 1' in text
     )
+
+
+COUNTED = [  # operator, words of the shape and capability
+    ('deformable_attention', 'grid (7, 7)', 90),
+    ('landmark_attention', 'B 1, N 67, L 300, M 10, D 32, E None', 80),
+    ('masked_attention', 'num_special 1, B 32, M 3, D 64, mask zero', 80),
+    ('ms_deform_attn', 'M 12, D 64, P 4, form locations, deterministic', 90),
+    ('neighborhood_attention', 'grid (14, 14)', 90),
+    ('structure_aware_attention', 'grid (7, 7)', 80),
+]
+
+
+@pytest.mark.skipif(
+    not version('triton').startswith(f'{report.TRITON}.'),
+    reason='the stored counts are of one version',
+)
+@pytest.mark.parametrize('operator, shape, capability', COUNTED, ids=str)
+def test_stored_counts_are_of_the_present_kernels(operator, shape, capability):
+    """After a change of a kernel, `python -m tools.gpu.report --write` counts anew."""
+    call = next(c for c in real_calls(operator) if shape in str(c))
+    rows = read_csv(report.path_of(capability))
+    stored = [row for row in rows if row['shape'] == str(call)]
+    assert report.rows_of(call, capability) == stored

@@ -198,8 +198,8 @@ def cost(launches: Sequence[Launch], capability: int) -> dict:
     )
 
 
-def rows_of(call: Call, capability: int) -> list[dict]:
-    """Return the rows of a call: kernels, their total and the definition."""
+def rows_of(call: Call, capability: int) -> list[dict[str, str]]:
+    """Return the rows of a call as the tables have them: kernels, total, definition."""
     rows = []
     for name, (launches, others, least, definition) in passes(call, capability).items():
         head = {'operator': call.operator, 'shape': str(call), 'pass': name}
@@ -237,7 +237,7 @@ def rows_of(call: Call, capability: int) -> list[dict]:
             )
             for kernel, eager in (('pytorch', others), ('definition', definition))
         ]
-    return rows
+    return [{field: _text(row.get(field, '')) for field in FIELDS} for row in rows]
 
 
 def path_of(capability: int) -> Path:
@@ -266,7 +266,6 @@ def main(argv: Sequence[str] | None = None):
             if args.shapes in str(call):
                 rows += rows_of(call, args.capability)
                 measure.progress(f'{operator}: {call}')
-    rows = [{field: _text(row.get(field, '')) for field in FIELDS} for row in rows]
     if not args.write:
         return print(markdown([FIELDS, *(row.values() for row in rows)]))
     if not metadata.version('triton').startswith(f'{TRITON}.'):
