@@ -9,7 +9,7 @@ and the tables of the deformable attention are read at normalized displacements.
 Channels come last inside the network.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 
@@ -65,9 +65,12 @@ def build_attention(
     stage: int,
     window_size: int,
     backend: str | None,
-    deformable: Callable[[], nn.Module],
+    **deformable,
 ) -> nn.Module:
-    """Build the attention of a block by its letter of `BLOCKS`."""
+    """Build the attention of a block by its letter of `BLOCKS`.
+
+    `deformable` has the other settings of `DeformableAttention`.
+    """
     match kind:
         case 'L':
             return WindowAttention(embed_dims, num_heads, window_size)
@@ -78,7 +81,10 @@ def build_attention(
             return NeighborhoodAttention(embed_dims, num_heads, backend=backend)
         case 'P':
             return SpatialReductionAttention(embed_dims, num_heads, REDUCTIONS[stage])
-    return deformable()
+    kernel_size = OFFSET_KERNELS[stage]
+    return DeformableAttention(
+        embed_dims, num_heads, kernel_size=kernel_size, backend=backend, **deformable
+    )
 
 
 class PatchEmbed(nn.Module):
@@ -190,18 +196,13 @@ class DAT(BaseBackbone):
                 stage=stage,
                 window_size=window_size,
                 backend=backend,
-                deformable=lambda: DeformableAttention(
-                    *shape,
-                    num_groups[stage],
-                    grids[stage],
-                    kernel_size=OFFSET_KERNELS[stage],
-                    stride=offset_strides[stage],
-                    version=1,
-                    offsets=offsets,
-                    offset_range=offset_range,
-                    position=position,
-                    backend=backend,
-                ),
+                num_groups=num_groups[stage],
+                table_grid=grids[stage],
+                stride=offset_strides[stage],
+                version=1,
+                offsets=offsets,
+                offset_range=offset_range,
+                position=position,
             )
             mlp = PointwiseMlp(shape[0], 4 * shape[0])
             return Block(shape[0], attn, mlp, drop_path, eps=1e-5)

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.models.layers import (
-    DeformableAttention,
     DepthwiseConv,
     DropPath,
     PointwiseLinear,
@@ -34,7 +33,6 @@ from .dat import ARCH, block_kinds, build_attention, convert_name
 from .dat import PatchEmbed as PaddedPatchEmbed
 from .pvt_v2 import PatchEmbed
 
-OFFSET_KERNELS = 9, 7, 5, 3  # of the stages
 OFFSET_STRIDES = 8, 4, 2, 1
 CONV = dict(kernel_size=3, stride=2, padding=1)  # of overlapping patches
 WINDOW_SIZE = 7  # of blocks 'L' and 'S', which the paper's networks do not have
@@ -188,18 +186,13 @@ class DATPlusPlus(BaseBackbone):
                 stage=stage,
                 window_size=WINDOW_SIZE,
                 backend=backend,
-                deformable=lambda: DeformableAttention(
-                    *shape,
-                    arch['num_groups'][stage],
-                    grid_of(img_size, self.level_strides[stage]),
-                    kernel_size=OFFSET_KERNELS[stage],
-                    stride=offset_strides[stage],
-                    version=2,
-                    offsets=offsets,
-                    offset_range=offset_range,
-                    position=position,
-                    backend=backend,
-                ),
+                num_groups=arch['num_groups'][stage],
+                table_grid=grid_of(img_size, self.level_strides[stage]),
+                stride=offset_strides[stage],
+                version=2,
+                offsets=offsets,
+                offset_range=offset_range,
+                position=position,
             )
             return DATPlusPlusBlock(shape[0], attn, drop_path, lpu, conv_mlp)
 
