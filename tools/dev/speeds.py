@@ -13,9 +13,9 @@ from tools.dev.choose import (
     OURS,
     PEERS,
     accuracy,
-    inference,
     isa_of,
     measured,
+    rows_of,
     threads_of,
 )
 from tools.dev.markdown import markdown
@@ -31,7 +31,7 @@ FILES = {  # of README's columns
 
 def speeds(_: list[str]) -> str:
     """Return the speeds of README: both sizes and both instruction sets."""
-    found = {column: inference(file) for column, file in FILES.items()}
+    found = {column: rows_of(file) for column, file in FILES.items()}
     large = found['800 x 1333, AVX2']
     lines = [['backbone', 'Top-1, paper', *FILES]]
     for name in sorted(large, key=lambda name: -float(large[name]['speedup'])):
