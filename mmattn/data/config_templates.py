@@ -54,6 +54,8 @@ train_pipeline = [
         allow_negative_crop=True,
         recompute_bbox={has_masks},
     ),
+    # Objects that the crop cuts away leave boxes without area, whose loss is NaN.
+    dict(type='FilterAnnotations', min_gt_bbox_wh=(1, 1), keep_empty=False),
     dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs'),
 ]
