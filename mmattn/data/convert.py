@@ -170,6 +170,7 @@ def convert_objects(args: argparse.Namespace) -> own_config.Written:
         args.pretrained,
         factor=args.factor,
         tiling=tiling,
+        flip=args.flip,
         most=max(len(picture.boxes) for found in whole.values() for picture in found),
     )
 
@@ -251,6 +252,7 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
         args.pretrained,
         factor=args.factor,
         tiling=tiling,
+        flip=args.flip,
     )
 
 
@@ -270,13 +272,13 @@ def convert_folders(args: argparse.Namespace) -> own_config.Written:
 
     build(write, args.out, options(args), force=args.force)
     return own_config.classification(
-        args.out, splits, find_arch(args.arch), args.pretrained
+        args.out, splits, find_arch(args.arch), args.pretrained, flip=args.flip
     )
 
 
 def options(args: argparse.Namespace) -> dict:
     """Return what the content of the data set depends on."""
-    others = ('out', 'arch', 'pretrained', 'factor', 'no_estimate', 'force')
+    others = ('out', 'arch', 'pretrained', 'factor', 'flip', 'no_estimate', 'force')
     return {
         name: str(value) if isinstance(value, Path) else value
         for name, value in vars(args).items()

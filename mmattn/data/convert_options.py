@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from .archs import DEFAULT
+from .own_config import FLIPS
 
 FORMATS = ('masks', 'labels', 'yolo', 'voc', 'labelme', 'coco', 'csv', 'classes')
 
@@ -35,6 +36,13 @@ def parse_args(doc: str, argv: list[str] | None) -> argparse.Namespace:
         help='resize all images by this factor, in training and in tests: 0.5 is '
         'faster, 2 helps with small objects; by default images keep their size if '
         'they have at most 1333 x 800 pixels or small objects',
+    )
+    parser.add_argument(
+        '--flip',
+        choices=FLIPS,
+        default='horizontal',
+        help='how training flips images at random: `both` also turns them upside down, '
+        'as suits aerial and microscopic ones; default: %(default)s',
     )
     parser.add_argument(
         '--arch',
