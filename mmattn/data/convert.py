@@ -238,7 +238,12 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
     whole = divide(items, args)
     splits = whole
     if tiling is not None:
-        splits = cut_all_but_tests(whole, lambda found, _: cut_maps(found, tiling))
+        splits = cut_all_but_tests(
+            whole,
+            lambda found, name: cut_maps(
+                found, tiling, legend, args.seed if name == 'train' else None
+            ),
+        )
 
     def write(folder: Path) -> dict:
         return write_label_maps(splits, legend, folder)

@@ -62,7 +62,10 @@ def parse_args(doc: str, argv: list[str] | None) -> argparse.Namespace:
         help='do not time three steps to estimate how long the training takes',
     )
     parser.add_argument('--force', action='store_true', help='write the folder anew')
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.empty_tiles is None:
+        args.empty_tiles = 1.0 if args.format == 'labels' else 0.1
+    return args
 
 
 def _add_classes(parser: argparse.ArgumentParser):
@@ -170,7 +173,7 @@ def _add_tiles(parser: argparse.ArgumentParser):
     parser.add_argument(
         '--empty-tiles',
         type=float,
-        default=0.1,
         metavar='SHARE',
-        help='share of the tiles without objects to train on (default: %(default)s)',
+        help='share of the tiles without objects to train on (default: 0.1); of label '
+        'maps, of the tiles of a single class (default: 1)',
     )
