@@ -21,6 +21,7 @@ import torch
 from mmengine.config import Config
 from mmengine.hooks import Hook
 
+from mmattn.apis.budget import dataset_of
 from mmattn.cli.launch import build_runner
 from mmattn.cli.terminal import run_main
 from mmattn.engine.start import settle_start, use_pretrained
@@ -31,7 +32,7 @@ from tools.converters.efficientnet_lite0 import OUT as LITE0
 
 ROWS = ROOT / 'docs/evidence/small_data.csv'
 WARM, TIMED = 3, 8  # steps before the timed ones, and with them
-KEY = 'data', 'factor', 'network', 'start', 'parts', 'lr', 'minutes', 'seed'
+KEY = 'data', 'images', 'factor', 'network', 'start', 'parts', 'lr', 'minutes', 'seed'
 DEMO = 'configs/demo/mask_rcnn_{}_hela.py'  # whose backbone is taken
 NETWORKS = dict(ivit_nano='ivit_n_300i', pvt_v2_b0='pvt_v2_b0', resnet18='r18')
 NETWORKS |= dict(efficientnet_lite0='efficientnet_lite0')
@@ -110,7 +111,10 @@ def prepared(path: Path, network: str, seed: int, args) -> tuple[Config, dict]:
     cfg.randomness = dict(seed=seed)
     for loader in (cfg.train_dataloader, cfg.val_dataloader):
         loader.update(num_workers=0, persistent_workers=False)
-    defining = Path(cfg.data_root).name, cfg.factor, network, start
+    if args.images is not None:
+        cfg.train_dataloader.dataset.indices = args.images
+    images = len(dataset_of(cfg, 'train_dataloader'))
+    defining = Path(cfg.data_root).name, images, cfg.factor, network, start
     defining += ' '.join(args.parts), optimizer.lr, args.minutes, seed
     return cfg, dict(zip(KEY, map(str, defining), strict=True))
 
@@ -137,6 +141,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         '--parts', nargs='*', choices=[*RECIPE, 'color'], default=RECIPE
     )
+    parser.add_argument('--images', type=int, help='first ones to train on; all')
     parser.add_argument('--lr', type=float, help="default: the config's")
     parser.add_argument('--rows', type=Path, default=ROWS, help='csv file of the runs')
     return parser.parse_args(argv)

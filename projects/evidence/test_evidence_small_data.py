@@ -66,8 +66,8 @@ def test_the_parts_of_a_recipe(data):
         cfg = small_data.read_config_file(str(data))
         small_data.put_parts(cfg, parts)
         steps = cfg.train_dataloader.dataset.pipeline
-        assert steps[-1].type == 'PackSegInputs'
-        return cfg, {step.type: step for step in steps}
+        assert steps[-1]['type'] == 'PackSegInputs'
+        return cfg, {step['type']: step for step in steps}
 
     cfg, steps = put(*small_data.RECIPE)
     assert cfg.to_dict() == small_data.read_config_file(str(data)).to_dict()
