@@ -325,6 +325,13 @@ tile = {tile}
 overlap = {overlap}
 """
 
+AVERAGE = """\
+# Validated and saved are the weights averaged over about the last 5% of the iterations.
+custom_hooks = [
+    dict(type='EMAHook', ema_type='MomentumAnnealingEMA', momentum=1e-4, gamma=20)
+]
+"""
+
 SCHEDULE = """
 # {reason}
 max_iters = {max_iters}
@@ -343,10 +350,6 @@ default_hooks = dict(
     ),
 )
 log_processor = dict(by_epoch=False, window_size=10)
-# Validated and saved are the weights averaged over about the last 5% of the iterations.
-custom_hooks = [
-    dict(type='EMAHook', ema_type='MomentumAnnealingEMA', momentum=1e-4, gamma=20)
-]
 randomness = dict(seed=0)
 # The learning rate is for this batch size. For another one pass --auto-scale-lr.
 auto_scale_lr = dict(enable=False, base_batch_size={batch_size})

@@ -264,6 +264,7 @@ def detection(
     test = [name for name in splits if name not in ('train', 'val')]
     text += templates.SAME_TEST if not test else ''
     text += ''.join(templates.DETECTION_TEST.format(test=name) for name in test)
+    text += templates.AVERAGE
     best = 'coco/segm_mAP' if has_masks else 'coco/bbox_mAP'
     warning = of_small_objects(sides, factor, max(map(max, sizes)))
     return Written(
@@ -341,6 +342,7 @@ def segmentation(
     for name in test:
         suffix = one_suffix(splits[name])
         text += templates.SEGMENTATION_TEST.format(test=name, test_suffix=suffix)
+    text += templates.AVERAGE
     return Written(
         text + schedule(len(splits['train']), batch_of(crop), arch, 'mIoU'), 'upernet'
     )

@@ -11,13 +11,13 @@ from tools.benchmark.measure import ROOT, read_csv
 from tools.dev.choose import measured
 from tools.dev.markdown import markdown
 
-ROWS = ROOT / 'docs/evidence/small_data.csv'
-RECIPE = 'jitter ema'  # that configs are written with
+FOLDER = ROOT / 'docs/evidence'
+PLACE = 'data', 'images', 'factor', 'minutes', 'parts', 'lr', 'metric'
 NAMES = {
-    'hela': 'HeLa nuclei, 180 images of 256 x 256',
-    'blood': 'blood cells, 205 images of 480 x 640',
-    'scenes': 'scenes of clothes, 4,000 images of 128 x 128',
-    'landcover': 'land cover, 148 images of 192 x 192',
+    'hela': 'HeLa nuclei, 256 x 256',
+    'blood': 'blood cells, 480 x 640',
+    'scenes': 'scenes of clothes, 128 x 128',
+    'landcover': 'land cover, 192 x 192',
 }
 METRICS = {
     'coco/segm_mAP': (100, 'AP of masks'),
@@ -37,21 +37,23 @@ def spread(rows: Iterable[Mapping]) -> str:
     return text
 
 
-def expected(words: list[str], path: Path = ROWS) -> str:
-    """Return the metrics of the written recipe, a line for each data set and length."""
-    rows = [row for row in read_csv(path) if row['parts'] == RECIPE]
+def expected(words: list[str], folder: Path = FOLDER) -> str:
+    """Return the metrics in a csv file, a line for each data set, length and recipe."""
+    rows = [row for name in words for row in read_csv(folder / name)]
     networks = dict.fromkeys((row['network'], row['start']) for row in rows)
-    head = ['data', 'CPU minutes', 'metric']
+    head = ['data', 'images', 'CPU minutes', 'recipe', 'rate', 'metric']
     lines = [[*head, *(f'`{name}`, {start}' for name, start in networks)]]
-    for data, factor, minutes, metric in dict.fromkeys(map(_place, rows)):
+    for place in dict.fromkeys(map(_place, rows)):
+        data, images, factor, minutes, parts, lr, metric = place
         size = '' if factor == '1.0' else f', resized by {factor}'
-        line = [NAMES[data] + size, f'{float(minutes):g}', METRICS[metric][1]]
+        line = [NAMES[data] + size, images, f'{float(minutes):g}']
+        line += [parts.replace(' ', ', ') or 'none', lr, METRICS[metric][1]]
         for network in networks:
             line.append(
                 spread(
                     row
                     for row in rows
-                    if _place(row) == (data, factor, minutes, metric)
+                    if _place(row) == place
                     and (row['network'], row['start']) == network
                 )
             )
@@ -59,5 +61,5 @@ def expected(words: list[str], path: Path = ROWS) -> str:
     return f'{markdown(lines)}\nMeasured on: {measured(rows)}.\n'
 
 
-def _place(row: Mapping) -> tuple[str, str, str, str]:
-    return row['data'], row['factor'], row['minutes'], row['metric']
+def _place(row: Mapping) -> tuple[str, ...]:
+    return tuple(row[name] for name in PLACE)

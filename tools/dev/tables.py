@@ -24,7 +24,7 @@ made when the documentation is built (`docs/_ext/tables.py`).
                             pictures `python -m tools.dev.zoo_plot` draws
     printed PAPER NUMBER ... tables of a paper as printed
     speeds                  backbones over Swin-T, at two sizes and on two kinds of CPUs
-    expected                what small data sets give after some CPU minutes
+    expected CSV ...        what small data sets give after some CPU minutes
 """
 
 import argparse
