@@ -24,7 +24,8 @@ from .command import run_command
 from .find import run_checkpoint
 from .predictor import Predictor, Result
 
-SHORTEST = 180  # seconds that the timed steps may take in any case
+SHORTEST = 180  # seconds that the timed steps, and the training, may take in any case
+SPARE = 0.1  # of the time, since others may slow the machine down
 NO_METRICS = 'step', 'time', 'data_time'
 RUN = """\
 # {said}, by mmattn.finetune.
@@ -63,7 +64,8 @@ def finetune(
             lists the layouts. What must be converted is converted into a folder beside
             it, `DATA_mmattn`.
         arch: backbone, of `mmattn models --backbones`. It is ignored for a config.
-        minutes: how long this takes, with the timed steps and the validations.
+        minutes: how long this takes, with the timed steps and the validations. A
+            training that is slower than its first steps is stopped then.
         pretrained: weights to start from, by any name that `mmattn train --pretrained`
             takes: a work dir or a detector gives all but its last layers, and 'none'
             random weights. By default the published weights of the backbone.
@@ -100,11 +102,11 @@ def finetune(
     fetch_start(settle_start(read_config_file(str(config))))
     print(f'timing a few steps of {base}', flush=True)
     cost = measure(config, max(SHORTEST, LIMIT * 60 * minutes))
-    chosen = plan(cost, end - time.monotonic())
+    chosen = plan(cost, (1 - SPARE) * (end - time.monotonic()))
     said = described(minutes, cost, chosen)
     print(said, flush=True)
     _write(config, base, folder, settings + _length(cfg, chosen), said)
-    run_command('train', config)
+    run_command('train', config, limit=max(SHORTEST, end - time.monotonic()))
     return Run(folder, config)
 
 

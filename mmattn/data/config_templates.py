@@ -41,11 +41,19 @@ model = dict(
 )
 
 resize = dict(type='Resize', scale_factor=factor, keep_ratio=True)
+# Training sees images smaller and larger, too.
+jitter = dict(
+    type='RandomChoice',
+    transforms=[
+        [dict(type='Resize', scale_factor=ratio * factor, keep_ratio=True)]
+        for ratio in (0.75, 1.0, 1.33)
+    ],
+)
 {load}
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     load,
-    resize,
+    jitter,
     # Training sees at most {crop} x {crop} pixels of an image, so that batches fit into
     # memory.
     dict(
@@ -54,7 +62,9 @@ train_pipeline = [
         allow_negative_crop=True,
         recompute_bbox={has_masks},
     ),
-    dict(type='RandomFlip', prob=0.5),
+    # Objects that the crop cuts away leave boxes without area, whose loss is NaN.
+    dict(type='FilterAnnotations', min_gt_bbox_wh=(1, 1), keep_empty=False),
+    {flip}
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
@@ -131,14 +141,22 @@ model = dict(
 )
 
 resize = dict(type='Resize', scale_factor=factor, keep_ratio=True)
+# Training sees images smaller and larger, too.
+jitter = dict(
+    type='RandomChoice',
+    transforms=[
+        [dict(type='Resize', scale_factor=ratio * factor, keep_ratio=True)]
+        for ratio in (0.75, 1.0, 1.33)
+    ],
+)
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
-    resize,
+    jitter,
     # Training sees at most {crop} x {crop} pixels of an image, so that batches fit into
     # memory.
     dict(type='RandomCrop', crop_size=({crop}, {crop})),
-    dict(type='RandomFlip', prob=0.5),
+    {flip}
     dict(type='PackSegInputs'),
 ]
 # Label maps are loaded after the resize, so that results are measured at full size.
@@ -241,7 +259,7 @@ model = dict(
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='RandomResizedCrop', scale=size, crop_ratio_range=(0.35, 1.0)),
-    dict(type='RandomFlip', prob=0.5),
+    {flip}
     dict(type='PackInputs'),
 ]
 test_pipeline = [
@@ -287,6 +305,13 @@ TILES = """\
 # `mmattn test` with --tile cuts them and merges what is found.
 tile = {tile}
 overlap = {overlap}
+"""
+
+AVERAGE = """\
+# Validated and saved are the weights averaged over about the last 5% of the iterations.
+custom_hooks = [
+    dict(type='EMAHook', ema_type='MomentumAnnealingEMA', momentum=1e-4, gamma=20)
+]
 """
 
 SCHEDULE = """

@@ -170,6 +170,7 @@ def convert_objects(args: argparse.Namespace) -> own_config.Written:
         args.pretrained,
         factor=args.factor,
         tiling=tiling,
+        flip=args.flip,
         most=max(len(picture.boxes) for found in whole.values() for picture in found),
     )
 
@@ -237,7 +238,12 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
     whole = divide(items, args)
     splits = whole
     if tiling is not None:
-        splits = cut_all_but_tests(whole, lambda found, _: cut_maps(found, tiling))
+        splits = cut_all_but_tests(
+            whole,
+            lambda found, name: cut_maps(
+                found, tiling, legend, args.seed if name == 'train' else None
+            ),
+        )
 
     def write(folder: Path) -> dict:
         return write_label_maps(splits, legend, folder)
@@ -251,6 +257,7 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
         args.pretrained,
         factor=args.factor,
         tiling=tiling,
+        flip=args.flip,
     )
 
 
@@ -270,13 +277,13 @@ def convert_folders(args: argparse.Namespace) -> own_config.Written:
 
     build(write, args.out, options(args), force=args.force)
     return own_config.classification(
-        args.out, splits, find_arch(args.arch), args.pretrained
+        args.out, splits, find_arch(args.arch), args.pretrained, flip=args.flip
     )
 
 
 def options(args: argparse.Namespace) -> dict:
     """Return what the content of the data set depends on."""
-    others = ('out', 'arch', 'pretrained', 'factor', 'no_estimate', 'force')
+    others = ('out', 'arch', 'pretrained', 'factor', 'flip', 'no_estimate', 'force')
     return {
         name: str(value) if isinstance(value, Path) else value
         for name, value in vars(args).items()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..cli.terminal import command_parser
 from .archs import DEFAULT
+from .own_config import FLIPS
 
 FORMATS = ('masks', 'labels', 'yolo', 'voc', 'labelme', 'coco', 'csv', 'classes')
 
@@ -36,6 +37,13 @@ def parse_args(doc: str, argv: list[str] | None) -> argparse.Namespace:
         'they have at most 1333 x 800 pixels or small objects',
     )
     parser.add_argument(
+        '--flip',
+        choices=FLIPS,
+        default='horizontal',
+        help='how training flips images at random: `both` also turns them upside down, '
+        'as suits aerial and microscopic ones; default: %(default)s',
+    )
+    parser.add_argument(
         '--arch',
         default=DEFAULT,
         help='backbone of the config, default %(default)s; `mmattn models --backbones` '
@@ -53,7 +61,10 @@ def parse_args(doc: str, argv: list[str] | None) -> argparse.Namespace:
         help='do not time three steps to estimate how long the training takes',
     )
     parser.add_argument('--force', action='store_true', help='write the folder anew')
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.empty_tiles is None:
+        args.empty_tiles = 1.0 if args.format == 'labels' else 0.1
+    return args
 
 
 def _add_classes(parser: argparse.ArgumentParser):
@@ -161,7 +172,7 @@ def _add_tiles(parser: argparse.ArgumentParser):
     parser.add_argument(
         '--empty-tiles',
         type=float,
-        default=0.1,
         metavar='SHARE',
-        help='share of the tiles without objects to train on (default: %(default)s)',
+        help='share of the tiles without objects to train on (default: 0.1); of label '
+        'maps, of the tiles of a single class (default: 1)',
     )

@@ -24,6 +24,14 @@ FEWEST, MOST = 300, 3000  # iterations
 EPOCHS = 30
 CLASSIFIED = 32  # images of a batch of a classifier
 SMALL = 20  # pixels; objects of smaller sides are found badly at strides of 4 and more
+FLIPS = {
+    'horizontal': "dict(type='RandomFlip', prob=0.5),",
+    'both': """dict(
+        type='RandomFlip',
+        prob=[0.25, 0.25, 0.25],
+        direction=['horizontal', 'vertical', 'diagonal'],
+    ),""",
+}
 # Proposals and boxes for each object, the fewest of an image, and a round number.
 PROPOSALS, BOXES, ROUND = 4, 2, 100
 
@@ -187,6 +195,7 @@ def detection(
     factor: float | None = None,
     tiling: Tiling | None = None,
     most: int = 0,
+    flip: str = 'horizontal',
 ) -> Written:
     """Return a config for Mask R-CNN, or Faster R-CNN where there are boxes only.
 
@@ -200,6 +209,7 @@ def detection(
         factor: that images are resized by; None chooses.
         tiling: how images were cut, if they were.
         most: the largest number of objects of an image before it was cut.
+        flip: a key of `FLIPS`.
 
     Raises:
         ValueError: `factor` is out of range.
@@ -228,6 +238,7 @@ def detection(
         else 'mask_roi_extractor=None,\n        mask_head=None',
         load=load_text(pictures, has_masks),
         has_masks=has_masks,
+        flip=FLIPS[flip],
         arch=arch.name,
         backbone=backbone_text(arch, pretrained),
         channels=list(arch.channels),
@@ -255,6 +266,7 @@ def detection(
     text += templates.SAME_TEST if not test else ''
     for name in test:
         text += templates.DETECTION_PART.format(loop='test', split=name)
+    text += templates.AVERAGE
     best = 'coco/segm_mAP' if has_masks else 'coco/bbox_mAP'
     warning = of_small_objects(sides, factor, max(map(max, sizes)))
     return Written(
@@ -296,6 +308,7 @@ def segmentation(
     *,
     factor: float | None = None,
     tiling: Tiling | None = None,
+    flip: str = 'horizontal',
 ) -> Written:
     """Return a config for UperNet; see `detection`.
 
@@ -308,6 +321,7 @@ def segmentation(
     resized = resized if factor != 1 else 'Images keep their size.'
     crop = crop_of(sizes, factor)
     text = templates.SEGMENTATION.format(
+        flip=FLIPS[flip],
         arch=arch.name,
         backbone=backbone_text(arch, pretrained),
         name=out.name,
@@ -330,6 +344,7 @@ def segmentation(
     for name in test:
         suffix = one_suffix(splits[name])
         text += templates.SEGMENTATION_TEST.format(test=name, test_suffix=suffix)
+    text += templates.AVERAGE
     return Written(
         text + schedule(len(splits['train']), batch_of(crop), arch, 'mIoU'), 'upernet'
     )
@@ -340,6 +355,8 @@ def classification(
     splits: dict[str, list[ClassImage]],
     arch: Arch,
     pretrained: str | None = None,
+    *,
+    flip: str = 'horizontal',
 ) -> Written:
     """Return a config for a classifier; see `detection`."""
     images = [each for found in splits.values() for each in found]
@@ -347,6 +364,7 @@ def classification(
     side = np.median([min(size) for size in sizes])
     classes = sorted({each.folder for each in images})
     text = templates.CLASSIFICATION.format(
+        flip=FLIPS[flip],
         arch=arch.name,
         backbone=backbone_text(
             arch, pretrained, 'num_classes=num_classes,', 'out_indices=3, '

@@ -13,7 +13,7 @@ from mmattn.errors import UserError
 from ..images import tile_boxes
 from ..results.coco import encode_mask
 from .coco_json import encoded
-from .label_maps import LabelMap
+from .label_maps import IGNORED, LabelMap, Legend, class_numbers
 from .own_data import Picture
 from .windows import Window, suffix_of_parts
 
@@ -27,7 +27,8 @@ class Tiling:
         overlap: share of a tile that it has in common with the next.
         visible: smallest share of an object that is an object of the tile. Smaller
             parts are crowds, which neither training nor evaluation counts.
-        empty: share of the tiles without objects that are kept for training.
+        empty: share of the tiles without objects, or of a single class, that are kept
+            for training.
     """
 
     tile: int
@@ -43,13 +44,28 @@ class Tiling:
                 raise UserError(f'{option} must be a share from 0 to 1, got {value}')
 
 
-def cut_maps(found: Sequence[LabelMap], tiling: Tiling) -> list[LabelMap]:
-    """Return the tiles of images with label maps."""
-    return [
-        replace(each, name=_name(each, window), window=window)
-        for each in found
-        for window in _windows(each, tiling)
-    ]
+def cut_maps(
+    found: Sequence[LabelMap], tiling: Tiling, legend: Legend, seed: int | None = None
+) -> list[LabelMap]:
+    """Return the tiles of images with label maps; see `cut_pictures`.
+
+    Tiles whose pixels are of one class, or ignored, are those that are drawn.
+    """
+    tiles, empty = [], []
+    for each in found:
+        windows = _windows(each, tiling)
+        tiles += [replace(each, name=_name(each, w), window=w) for w in windows]
+        if seed is not None and tiling.empty < 1:
+            numbers = class_numbers(each.labels, each.size, legend)
+            empty += [
+                _has_one_class(numbers[y1:y2, x1:x2]) for x1, y1, x2, y2 in windows
+            ]
+    return _drawn(tiles, np.flatnonzero(empty).tolist(), tiling.empty, seed)
+
+
+def _has_one_class(numbers: np.ndarray) -> bool:
+    classes = numbers[numbers != IGNORED]
+    return classes.size == 0 or bool((classes == classes[0]).all())
 
 
 def cut_pictures(
@@ -73,10 +89,15 @@ def cut_pictures(
             _tile(picture, window, tiling.visible, crop)
             for window in _windows(picture, tiling)
         ]
+    empty = [index for index, tile in enumerate(tiles) if _is_empty(tile)]
+    return _drawn(tiles, empty, tiling.empty, seed)
+
+
+def _drawn(tiles: list, empty: list[int], share: float, seed: int | None) -> list:
+    """Return the tiles with a share of the empty ones, or with all without a seed."""
     if seed is None:
         return tiles
-    empty = [index for index, tile in enumerate(tiles) if _is_empty(tile)]
-    count = round(tiling.empty * len(empty))
+    count = round(share * len(empty))
     kept = np.random.default_rng(seed).permutation(empty)[:count].tolist()
     left_out = {*empty} - {*kept}
     return [tile for index, tile in enumerate(tiles) if index not in left_out]

@@ -1,5 +1,6 @@
 """mmattn.finetune: a detector, a segmentor and a classifier from folders of images."""
 
+from importlib import import_module
 from pathlib import Path
 
 import cv2
@@ -96,6 +97,23 @@ def test_a_segmentor(here):
     result = run.predictor('disks/images/red0.png')
     check(run, result, Segmentation, 'mIoU')
     check_files(run, result, Segmentation)
+
+
+def test_a_slow_training_is_stopped_when_the_minutes_are_over(here, monkeypatch):
+    def run_command(name, config, limit):
+        limits.append(limit)
+
+    write('classes')
+    limits = []
+    module = import_module('mmattn.apis.finetune')
+    monkeypatch.setattr(module, 'run_command', run_command)
+    monkeypatch.setattr(module, 'measure', lambda *_: Cost(1.0, 0.0, 0.0, 4))
+    for minutes in (60, 0.01):
+        run = mmattn.finetune('disks', minutes=minutes, pretrained='none')
+        limits.append(read_config_file(str(run.config)).train_cfg.max_iters)
+    long, iterations, short, few = limits
+    assert 3500 < long < 3600 and iterations == pytest.approx(0.9 * long, abs=2)
+    assert short == module.SHORTEST and few == budget.FEWEST
 
 
 def test_the_length_follows_the_minutes():

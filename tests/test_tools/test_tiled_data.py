@@ -217,8 +217,8 @@ def test_label_maps_in_tiles():
     cfg = Config.fromfile('data/upernet_ivit_n_set.py')
     assert cfg.metainfo.classes == ('sky', 'green') and cfg.factor == 0.5
     steps = [step.type for step in cfg.train_pipeline]
-    assert steps[:4] == ['LoadImageFromFile', 'LoadAnnotations', 'Resize', 'RandomCrop']
-    assert cfg.train_pipeline[2].scale_factor == 0.5
+    assert steps[1:4] == ['LoadAnnotations', 'RandomChoice', 'RandomCrop']
+    assert cfg.train_pipeline[2].transforms[1][0].scale_factor == 0.5
     assert cfg.train_dataloader.dataset.pipeline == cfg.train_pipeline
     assert cfg.test_dataloader.dataset.pipeline == cfg.test_pipeline
     assert 'landcover' not in cfg.pretty_text

@@ -25,6 +25,7 @@ made when the documentation is built (`docs/_ext/tables.py`).
                             pictures `python -m tools.dev.zoo_plot` draws
     printed PAPER NUMBER ... tables of a paper as printed
     speeds                  backbones over Swin-T, at two sizes and on two kinds of CPUs
+    expected CSV ...        what small data sets give after some CPU minutes
 """
 
 import argparse
@@ -47,6 +48,7 @@ from mmattn.weights.names import config_of, published_files
 from tools.benchmark.measure import read_csv
 from tools.dev.choose import choose
 from tools.dev.diagrams import maps_of
+from tools.dev.expected import expected
 from tools.dev.markdown import filled, markdown
 from tools.dev.metafiles import (
     ROOT,
@@ -66,7 +68,7 @@ DOCS = ROOT / 'docs'
 BENCHMARKS = DOCS / 'benchmarks'
 COMMITTED = (
     *('model_zoo.md', 'weights.md', 'models/index.md', 'demos.md', 'mask_search.md'),
-    *('accelerate.md', 'benchmarks/README.md', 'choose.md'),
+    *('accelerate.md', 'benchmarks/README.md', 'choose.md', 'finetune.md'),
 )
 OF_OURS = 'demo', 'evidence', 'strategies'  # configs of no paper
 FAMILIES = {
@@ -247,6 +249,7 @@ def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
         'zoo': lambda words: zoo(words, folder),
         'speeds': speeds,
         'printed': printed,
+        'expected': expected,
     }
 
 
