@@ -310,7 +310,13 @@ overlap = {overlap}
 AVERAGE = """\
 # Validated and saved are the weights averaged over about the last 5% of the iterations.
 custom_hooks = [
-    dict(type='EMAHook', ema_type='MomentumAnnealingEMA', momentum=1e-4, gamma=20)
+    dict(
+        type='EMAHook',
+        ema_type='MomentumAnnealingEMA',
+        momentum=1e-4,
+        gamma=20,
+        update_buffers=True,
+    )
 ]
 """
 

@@ -7,7 +7,8 @@ Weights and images are random. What runs a backbone takes turns, one at a time (
 `measure.py`). `speedup` is the speed over PyTorch's in float32, and `difference` the
 largest one from its maps, over their largest value. ONNX Runtime has no products in
 bfloat16 on CPUs. The file in int8 is quantized as by `mmattn export --int8`, which
-leaves attention in float32, and OpenVINO reads it, too.
+leaves attention in float32, and OpenVINO reads it, too. A network that a program
+refuses has no row for it.
 """
 
 import argparse
@@ -72,15 +73,22 @@ def ways(model: nn.Module, images: Tensor) -> dict[str, Callable[[Tensor], list]
     content = program.model_proto.SerializeToString()
     inputs = torch.randn(CALIBRATIONS, *images.shape).numpy()
     int8 = quantize(content, iter([[x] for x in inputs]))
-    return {
-        BASELINE: in_pytorch(model, torch.float32),
-        'PyTorch bfloat16': in_pytorch(model, torch.bfloat16),
-        'ONNX Runtime float32': in_onnx_runtime(content),
-        'ONNX Runtime int8': in_onnx_runtime(int8),
-        'OpenVINO float32': in_openvino(content, 'f32'),
-        'OpenVINO bfloat16': in_openvino(content, 'bf16'),
-        'OpenVINO int8': in_openvino(int8, 'f32'),
+    makers = {
+        BASELINE: partial(in_pytorch, model, torch.float32),
+        'PyTorch bfloat16': partial(in_pytorch, model, torch.bfloat16),
+        'ONNX Runtime float32': partial(in_onnx_runtime, content),
+        'ONNX Runtime int8': partial(in_onnx_runtime, int8),
+        'OpenVINO float32': partial(in_openvino, content, 'f32'),
+        'OpenVINO bfloat16': partial(in_openvino, content, 'bf16'),
+        'OpenVINO int8': partial(in_openvino, int8, 'f32'),
     }
+    made = {}
+    for way, make in makers.items():
+        try:
+            made[way] = make()
+        except RuntimeError as error:
+            measure.progress(f'{way} refuses it: {error}')
+    return made
 
 
 def rows(args: argparse.Namespace) -> Iterator[dict]:

@@ -88,8 +88,10 @@ def runtimes(_: list[str]) -> str:
     for row in found:
         line = lines.setdefault(row['model'], {})
         line[row['runtime']] = f'{float(row["speedup"]):.2f}'
-    head = ['backbone', *next(iter(lines.values()))]
-    table = [head, *([f'`{name}`', *line.values()] for name, line in lines.items())]
+    ways = list(dict.fromkeys(row['runtime'] for row in found))
+    table = [['backbone', *ways]]
+    for name, line in lines.items():
+        table.append([f'`{name}`', *(line.get(way, '–') for way in ways)])
     return f'{markdown(table)}\nMeasured on: {measured(found)}.\n'
 
 
