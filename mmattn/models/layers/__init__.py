@@ -6,6 +6,7 @@ from .deformable_detr import (
 )
 from .depthwise_conv import DepthwiseConv
 from .drop_path import DropPath, drop_path_rates
+from .grid_conv import GridConv
 from .initialization import Initializable, init_linear_and_conv, init_stem_bias
 from .interactive_attention import InteractiveAttention
 from .masked import (
@@ -43,6 +44,7 @@ __all__ = [
     'DeformableDETREncoder',
     'DepthwiseConv',
     'DropPath',
+    'GridConv',
     'Initializable',
     'InteractiveAttention',
     'LinearSpatialReductionAttention',
