@@ -234,7 +234,6 @@ class MaskedCaiT(BaseBackbone):
             init_values=layer_scale,
             attn_block=attention,
         )
-        self.stem.proj = cait.patch_embed.proj
         self.blocks = nn.ModuleList(cait.blocks)
         self.out_norms = nn.ModuleDict(
             {str(i): nn.LayerNorm(embed_dims, eps=1e-6) for i in self.out_indices}
