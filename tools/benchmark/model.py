@@ -64,6 +64,19 @@ PRESETS = {
     'maps': dict(
         set='maps', maps=True, size=[800, 1344], batch=1, rounds=3, clock='cpu'
     ),
+    # torch.compile, without the page faults of maps that eager layers do not hold.
+    'compiled': dict(
+        models='mmattn_ivit_tiny mmattn_pvt_v2_b2 mmattn_dat_plus_plus_tiny '
+        'mmattn_hmait_tiny mmattn_lisanet_hybrid_small mmattn_lisanet_small '
+        'swin_tiny_patch4_window7_224 convnext_tiny'.split(),
+        maps=True,
+        size=[512, 768],
+        batch=1,
+        rounds=6,
+        memory_format='contiguous',
+        clock='user',
+        compile='beside',
+    ),
     # The protocols of papers.
     'mait_table_5': dict(set='mait', batch=64),
     # Networks of two image sizes stand in this table.

@@ -13,6 +13,7 @@ made when the documentation is built (`docs/_ext/tables.py`).
     sizes CLASS             the presets of a backbone
     speed NAME ...          rows of the benchmarks of models
     accelerate              detectors of transformers after `mmattn.accelerate`
+    compiled                speeds of compiled backbones over eager ones
     recipes PATTERN ...     how the papers trained
     exhibits PAPER          what a paper shows, and ours beside it
     stock                   which stock configs run, by method
@@ -56,7 +57,7 @@ from tools.dev.metafiles import (
     problems,
     read_models,
 )
-from tools.dev.speeds import accelerated, speed, speed_table, speeds
+from tools.dev.speeds import accelerated, compiled, speed, speed_table, speeds
 from tools.dev.zoo import agreement_table, model_table, printed, zoo
 from tools.papers.exhibits import exhibits
 from tools.papers.tables import papers, recipes
@@ -235,6 +236,7 @@ def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
         'sizes': sizes,
         'speed': speed,
         'accelerate': accelerated,
+        'compiled': compiled,
         'recipes': training_recipes,
         'exhibits': lambda words: exhibits(*words),
         'stock': stock,
