@@ -121,6 +121,15 @@ def test_compiles_once_for_changing_sizes(narrow_blas, called, monkeypatch):
                 assert_close('grad', want, got)
 
 
+def test_linear_of_other_kinds_of_weights(narrow_blas, called):
+    class Quantized(torch.Tensor):
+        """Stands for a tensor with its own product."""
+
+    x, weight, bias = make((8, 8), torch.float32)
+    pointwise_linear(x, weight.as_subclass(Quantized), bias)
+    assert called == ['linear']
+
+
 def test_registration(narrow_blas):
     for shape in ((4, 16), (63,)):
         tensors = [x.requires_grad_() for x in make(shape, torch.float32)]

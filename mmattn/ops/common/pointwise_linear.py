@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .graph_nodes import GraphNode, takes_nodes
 
@@ -39,7 +39,7 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Returns:
         Shape (..., C_out).
     """
-    if not _may_convolve(x):
+    if not _may_convolve(x, weight):
         return F.linear(x, weight, bias)
     trains = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     if takes_nodes(x, weight, bias):
@@ -49,10 +49,11 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     return _multiply(x, weight, bias, trains)
 
 
-def _may_convolve(x: Tensor) -> bool:
+def _may_convolve(x: Tensor, weight: Tensor) -> bool:
     return (
         NARROW_BLAS
         and x.dtype == torch.float32
+        and type(weight) in (Tensor, nn.Parameter)  # others may be quantized
         and x.device.type == 'cpu'
         and not torch.is_autocast_enabled('cpu')
     )
