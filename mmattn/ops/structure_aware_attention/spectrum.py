@@ -9,7 +9,7 @@ from torch import Tensor
 from mmattn.errors import UserError
 
 from ..common.exporting import is_same_size
-from ..common.precision import compute_dtype
+from ..common.precision import compute_dtype, without_autocast
 
 RESIZES = ('zero_embed', 'stretch', 'spectral', 'gfnet')
 CUBIC = -0.75  # slope of the cubic kernel at distance 1
@@ -158,7 +158,8 @@ def resize_half_spectrum(half: Tensor, grid: Sequence[int]) -> Tensor:
     if not half.is_complex():
         return _along_grid(half, matrices)
     parts = torch.stack([half.real, half.imag])  # complex products take twice as long
-    return torch.complex(*_along_grid(parts, matrices))
+    with without_autocast(parts):
+        return torch.complex(*_along_grid(parts, matrices))
 
 
 def _mirror(half: Tensor, grid: tuple[int, ...]) -> Tensor:
