@@ -144,6 +144,7 @@ bench-cpu: env
 
 # On a machine with AVX-512 that does nothing else.
 bench-avx512: MAPS = $(BIN)/python -m tools.benchmark.model --preset maps --rounds 2
+bench-avx512: COMPILED = $(BIN)/python -m tools.benchmark.model --preset compiled
 bench-avx512: STEP = $(BIN)/python -m tools.benchmark.train_step --batch 1 --rounds 3
 bench-avx512: SPEED_UP = $(BIN)/python -m tools.benchmark.accelerate --rounds 2
 bench-avx512: env
@@ -154,6 +155,11 @@ bench-avx512: env
 		--csv $(BENCH)/maps_avx512_2_threads_cpu.csv
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.benchmark.model --clock cpu --batch 1 \
 		--rounds 2 --csv $(BENCH)/models_avx512_cpu.csv
+	OMP_NUM_THREADS=1 $(COMPILED) --csv $(BENCH)/compiled_float32_cpu.csv
+	OMP_NUM_THREADS=1 $(COMPILED) --passes inference --dtype bfloat16 \
+		--csv $(BENCH)/compiled_bfloat16_cpu.csv
+	OMP_NUM_THREADS=1 $(COMPILED) --passes 'training step' --amp-dtype bfloat16 \
+		--csv $(BENCH)/compiled_autocast_cpu.csv
 	OMP_NUM_THREADS=1 $(STEP) --csv $(BENCH)/train_step_avx512_cpu.csv
 	OMP_NUM_THREADS=2 $(STEP) --csv $(BENCH)/train_step_avx512_2_threads_cpu.csv
 	OMP_NUM_THREADS=2 $(SPEED_UP) --csv $(BENCH)/accelerate_avx512_2_threads_cpu.csv

@@ -92,6 +92,28 @@ def nothing_compiled_before():
     torch.compiler.reset()
 
 
+@every_backbone
+def test_graphs_do_not_break(cls):
+    """Inference and training are one graph each, without a convolution.
+
+    Inductor would reorder the grids before it, see `ops.common.graph_nodes`.
+    """
+    backend, graphs = counting_backend()
+    model = build(cls, drop_path_rate=0.1, **FEW_BLOCKS.get(cls, {}))
+    compiled, x = torch.compile(model, backend=backend), image(1, 3, 64, 64)
+    with torch.no_grad():
+        assert_close(compiled.eval()(x), model(x), **SINGLE)
+    assert len(graphs) == 1
+    with torch.autocast('cpu', torch.bfloat16):
+        outs = compiled.train()(x)
+    sum(out.sum() for out in outs).backward()
+    assert len(graphs) == 2
+    for graph in graphs:
+        called = {node.target for node in graph.graph.nodes}
+        assert torch.conv2d not in called
+        assert torch.ops.mmattn.grid_conv2d in called
+
+
 @slow_for(*COMPILED, DAT, ViT)
 def test_one_graph_serves_all_sizes(cls):
     """Compile for images of any size; a fixed side is an error."""

@@ -28,7 +28,7 @@ def products(monkeypatch):
         return function(*args)
 
     monkeypatch.setattr(spatial_reduction_attention, '_convolve_patches', count)
-    monkeypatch.setattr(spatial_reduction_attention, 'blas_lacks_avx512', lambda: False)
+    monkeypatch.setattr(spatial_reduction_attention, 'NARROW_BLAS', False)
     return calls
 
 
@@ -74,7 +74,7 @@ def test_product_only_where_it_is_faster(monkeypatch, products):
     layer.double()(x.double())
     torch.compile(layer.float(), fullgraph=True, backend='aot_eager')(x)
     make(5)[0](x)
-    monkeypatch.setattr(spatial_reduction_attention, 'blas_lacks_avx512', lambda: True)
+    monkeypatch.setattr(spatial_reduction_attention, 'NARROW_BLAS', True)
     layer(x)
     assert not products
 

@@ -102,6 +102,13 @@ def test_gfnet_interpolates_the_half_spectrum_as_an_image(old, new):
     assert (spectral - expected).norm() > 0.2 * expected.norm()
 
 
+def test_autocast_does_not_round_the_half_spectrum():
+    half = rfft_grid(draw(3, 8, 6), (8, 6))
+    with torch.autocast('cpu', torch.bfloat16):
+        out = resize_half_spectrum(half, (5, 9))
+    assert_close('half', real(resize_half_spectrum(half, (5, 9))), real(out))
+
+
 @pytest.mark.parametrize('grid', GRIDS, ids=str)
 def test_hermitian_part(grid):
     """Any half-spectrum's part is the spectrum of its real values."""

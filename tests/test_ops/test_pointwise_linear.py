@@ -26,8 +26,7 @@ def threads(request):
 def narrow_blas(monkeypatch):
     """Imitate a BLAS without AVX-512, however few the tokens."""
     least = dict(tokens=1, tokens_on_one_thread=1, multiplications=0)
-    monkeypatch.setattr(module, 'blas_lacks_avx512', lambda: True)
-    monkeypatch.setattr(PointwiseLinear, 'forward', PointwiseLinear.multiply)
+    monkeypatch.setattr(module, 'NARROW_BLAS', True)
     monkeypatch.setattr(module, 'LEAST', {'training': least, 'inference': least})
 
 
@@ -100,11 +99,39 @@ def test_linear_in_other_dtypes_and_in_graphs(narrow_blas, called):
     assert 'conv' not in str(graph)
 
 
-def test_compiles_once_for_changing_sizes(narrow_blas):
+def test_compiles_once_for_changing_sizes(narrow_blas, called, monkeypatch):
+    """A compiled graph chooses by the sizes of each call."""
+    least = dict(tokens=100, tokens_on_one_thread=100, multiplications=0)
+    monkeypatch.setattr(module, 'LEAST', {'training': least, 'inference': least})
+    torch.compiler.reset()
     compiled = torch.compile(
         pointwise_linear, fullgraph=True, dynamic=True, backend='aot_eager'
     )
     with torch._dynamo.config.patch(error_on_recompile=True):
-        for side in (5, 16, 23):
+        for side, names in ((5, ['linear']), (16, ['conv2d']), (23, ['conv2d'])):
             tensors = make((2, side, side + 1), torch.float32)
-            assert_close('out', F.linear(*tensors), compiled(*tensors))
+            expected, expected_grads = run_with_grads(
+                F.linear, tensors, dtype=torch.float64
+            )
+            called.clear()
+            out, grads = run_with_grads(compiled, tensors)
+            assert called == names
+            assert_close('out', expected, out)
+            for want, got in zip(expected_grads, grads, strict=True):
+                assert_close('grad', want, got)
+
+
+def test_linear_of_other_kinds_of_weights(narrow_blas, called):
+    class Quantized(torch.Tensor):
+        """Stands for a tensor with its own product."""
+
+    x, weight, bias = make((8, 8), torch.float32)
+    pointwise_linear(x, weight.as_subclass(Quantized), bias)
+    assert called == ['linear']
+
+
+def test_registration(narrow_blas):
+    for shape in ((4, 16), (63,)):
+        tensors = [x.requires_grad_() for x in make(shape, torch.float32)]
+        operator = torch.ops.mmattn.pointwise_linear.default
+        torch.library.opcheck(operator, (*tensors, True))

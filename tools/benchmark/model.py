@@ -16,9 +16,10 @@ what a detector has: they return the maps of all stages, and the loss is their m
 
 Every model, ours too, gets the memory format that is faster for it, in either pass, by
 a short trial before; models in `CONTIGUOUS` keep that. --memory-format sets one for the
-others, --compile compiles all with torch.compile. --dtype is that of weights and
-images, and --amp-dtype runs all under autocast.
-On CUDA, cuDNN tries its kernels.
+others. --compile compiles all with torch.compile. `--compile beside` times each model
+also compiled, and `compiled_speedup` is the speed of that over the eager model's.
+--dtype is that of weights and images, and --amp-dtype runs all under autocast. On CUDA,
+cuDNN tries its kernels.
 `speedup` is the speed over the baseline's. FLOPs are multiply-accumulates of one
 image (`mmattn.analysis`), with hard masks credited. `product_share` is the rate of
 multiply-accumulates in inference over the rate of a matrix product of the same dtype
@@ -63,6 +64,19 @@ PRESETS = {
     # An image of 800 x 1333 as detectors pad it.
     'maps': dict(
         set='maps', maps=True, size=[800, 1344], batch=1, rounds=3, clock='cpu'
+    ),
+    # torch.compile, without the page faults of maps that eager layers do not hold.
+    'compiled': dict(
+        models='mmattn_ivit_tiny mmattn_pvt_v2_b2 mmattn_dat_plus_plus_tiny '
+        'mmattn_hmait_tiny mmattn_lisanet_hybrid_small mmattn_lisanet_small '
+        'swin_tiny_patch4_window7_224 convnext_tiny'.split(),
+        maps=True,
+        size=[512, 768],
+        batch=1,
+        rounds=6,
+        memory_format='contiguous',
+        clock='user',
+        compile='beside',
     ),
     # The protocols of papers.
     'mait_table_5': dict(set='mait', batch=64),
@@ -134,10 +148,10 @@ def create(name: str, size: tuple[int, int], maps: bool = False) -> nn.Module:
 class Workload:
     """A model with what it is run on."""
 
-    def __init__(self, model: nn.Module, args: argparse.Namespace):
+    def __init__(self, model: nn.Module, args: argparse.Namespace, compiled: bool):
         dtype = getattr(torch, args.dtype)
         self.model = model.to(args.device, dtype)
-        self.call = torch.compile(self.model) if args.compile else self.model
+        self.call = torch.compile(self.model) if compiled else self.model
         generator = torch.Generator().manual_seed(0)
         shape = (args.batch, 3, *args.size)
         self.images = torch.randn(shape, generator=generator).to(args.device, dtype)
@@ -190,11 +204,13 @@ def fastest_format(workload: Workload, which: str, args: argparse.Namespace) -> 
 
 
 def rows(args: argparse.Namespace) -> Iterator[dict]:
-    workloads, sizes = {}, {}
+    workloads, sizes, compiled = {}, {}, {}
     for name in args.models:
         model = create(name, args.size, args.maps)
         sizes[name] = count(model, args.size)
-        workloads[name] = Workload(model, args)
+        workloads[name] = Workload(model, args, args.compile == 'only')
+        if args.compile == 'beside':
+            compiled[name] = Workload(model, args, True)
     for which in args.passes:
         formats = {}
         for name, workload in workloads.items():
@@ -205,8 +221,13 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
             elif args.memory_format == 'best':
                 formats[name] = fastest_format(workload, which, args)
             workload.prepare(which, formats[name])
+        for name, workload in compiled.items():
+            workload.prepare(which, formats[name])
         calls = {name: workload.run(which) for name, workload in workloads.items()}
         calls[PRODUCT] = matrix_product(args)
+        calls |= {
+            (name, 'compiled'): each.run(which) for name, each in compiled.items()
+        }
         measure.progress(f'all in turns, {which}')
         times = measure.interleave(calls, args.rounds, args.seconds, args.clock)
         product = PRODUCT_SIDE**3 / times.pop(PRODUCT).median
@@ -225,6 +246,9 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
                 'memory_format': formats[name],
                 'product_share': '',
             }
+            if name in compiled:
+                speedup = times[name, 'compiled'].speedup_over(times[name])
+                row['compiled_speedup'] = measure.rounded(speedup, 3)
             if which == 'inference':
                 rate = sizes[name].flops * args.batch / times[name].median
                 row['product_share'] = measure.rounded(rate / product, 3)
@@ -253,7 +277,13 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument('--passes', nargs='+', default=PASSES, choices=PASSES)
     measure.add_clock(parser)
-    parser.add_argument('--compile', action='store_true')
+    parser.add_argument(
+        '--compile',
+        nargs='?',
+        const='only',
+        choices=['only', 'beside'],
+        help='beside: each model without and with it',
+    )
     parser.add_argument('--dtype', default='float32', choices=measure.DTYPES)
     parser.add_argument('--amp-dtype', choices=measure.DTYPES[1:])
     args = measure.parse(parser, argv, PRESETS)
@@ -274,7 +304,7 @@ def main(argv: list[str] | None = None) -> int:
         size=measure.size_text(args.size),
         batch=args.batch,
         dtype=f'autocast {args.amp_dtype}' if args.amp_dtype else args.dtype,
-        compiled=args.compile,
+        compiled=args.compile or False,
         clock=args.clock,
         baseline=args.baseline,
     )

@@ -95,6 +95,23 @@ def runtimes(_: list[str]) -> str:
     return f'{markdown(table)}\nMeasured on: {measured(found)}.\n'
 
 
+def compiled(_: list[str]) -> str:
+    """Return the speeds of compiled models over the same models' without."""
+    lines, columns, found = {}, [], []
+    for path in sorted(BENCHMARKS.glob('compiled_*_cpu.csv')):
+        for row in read_csv(path):
+            found.append(row)
+            column = f'{row["pass"]}, {row["dtype"]}'
+            columns.append(column)
+            line = lines.setdefault(row['model'], {})
+            line[column] = f'{float(row["compiled_speedup"]):.2f}'
+    columns = list(dict.fromkeys(columns))
+    table = [['model', *columns]]
+    for model, line in lines.items():
+        table.append([f'`{model}`', *(line.get(column, '') for column in columns)])
+    return f'{markdown(table)}\nMeasured on: {measured(found)}.\n'
+
+
 def speed_table(path: Path) -> str:
     """Return a table of speeds over the baseline's, from a csv file of `model.py`."""
     rows = read_csv(path)

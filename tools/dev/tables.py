@@ -14,6 +14,7 @@ made when the documentation is built (`docs/_ext/tables.py`).
     speed NAME ...          rows of the benchmarks of models
     runtimes                backbones in ONNX Runtime and OpenVINO beside PyTorch
     accelerate              detectors of transformers after `mmattn.accelerate`
+    compiled                speeds of compiled backbones over eager ones
     recipes PATTERN ...     how the papers trained
     exhibits PAPER          what a paper shows, and ours beside it
     stock                   which stock configs run, by method
@@ -59,7 +60,14 @@ from tools.dev.metafiles import (
     problems,
     read_models,
 )
-from tools.dev.speeds import accelerated, runtimes, speed, speed_table, speeds
+from tools.dev.speeds import (
+    accelerated,
+    compiled,
+    runtimes,
+    speed,
+    speed_table,
+    speeds,
+)
 from tools.dev.zoo import agreement_table, model_table, printed, zoo
 from tools.papers.exhibits import exhibits
 from tools.papers.tables import papers, recipes
@@ -239,6 +247,7 @@ def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
         'speed': speed,
         'accelerate': accelerated,
         'runtimes': runtimes,
+        'compiled': compiled,
         'recipes': training_recipes,
         'exhibits': lambda words: exhibits(*words),
         'stock': stock,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from mmattn.errors import UserError
 from mmattn.models.layers import (
     DeformableAttention,
+    GridConv,
     NeighborhoodAttention,
     PointwiseMlp,
     SpatialReductionAttention,
@@ -93,14 +94,14 @@ class PatchEmbed(nn.Module):
     def __init__(self, in_channels: int, embed_dims: int, patch_size: int, bias: bool):
         super().__init__()
         self.patch_size = patch_size
-        self.proj = nn.Conv2d(
+        self.proj = GridConv(
             in_channels, embed_dims, patch_size, stride=patch_size, bias=bias
         )
         self.norm = nn.LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.proj(pad_to_patches(x.permute(0, 3, 1, 2), self.patch_size))
-        return self.norm(x.permute(0, 2, 3, 1))
+        x = pad_to_patches(x.movedim(-1, 1), self.patch_size).movedim(1, -1)
+        return self.norm(self.proj(x))
 
 
 @MODELS.register_module()

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from mmattn.models.layers import (
     DropPath,
+    GridConv,
     InteractiveAttention,
     PointwiseMlp,
     SeparableConv,
@@ -90,13 +91,13 @@ class Downsampling(nn.Module):
     ):
         super().__init__()
         self.norm_first = norm_first
-        self.proj = nn.Conv2d(in_channels, out_channels, **conv)
+        self.proj = GridConv(in_channels, out_channels, **conv)
         self.norm = layer_norm(in_channels if norm_first else out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.norm_first:
             x = self.norm(x)
-        x = self.proj(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # (B, H, W, C)
+        x = self.proj(x)
         return x if self.norm_first else self.norm(x)
 
 

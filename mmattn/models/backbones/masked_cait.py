@@ -225,7 +225,6 @@ class MaskedCaiT(BaseBackbone):
             init_values=layer_scale,
             attn_block=attention,
         )
-        self.stem.proj = cait.patch_embed.proj
         self.blocks = nn.ModuleList(cait.blocks)
         self.build_out_norms(eps=1e-6)
         if out_type == 'cls_token':

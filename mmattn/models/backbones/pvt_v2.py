@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from mmattn.models.layers import (
     DepthwiseConv,
     DropPath,
+    GridConv,
     LinearSpatialReductionAttention,
     PointwiseLinear,
     PointwiseMlp,
@@ -84,11 +85,11 @@ class PatchEmbed(nn.Module):
         self, in_channels: int, embed_dims: int, *, eps: float = 1e-5, **conv: int
     ):
         super().__init__()
-        self.proj = nn.Conv2d(in_channels, embed_dims, **conv)
+        self.proj = GridConv(in_channels, embed_dims, **conv)
         self.norm = nn.LayerNorm(embed_dims, eps=eps)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.proj(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+        return self.norm(self.proj(x))
 
 
 class ConvMlp(nn.Module):

@@ -2,6 +2,7 @@ from .deformable_attention import DeformableAttention
 from .deformable_detr import DecoderOutput, DeformableDETRDecoder, DeformableDETREncoder
 from .depthwise_conv import DepthwiseConv
 from .drop_path import DropPath, drop_path_rates
+from .grid_conv import GridConv
 from .initialization import Initializable, init_linear_and_conv, init_stem_bias
 from .interactive_attention import InteractiveAttention
 from .masked import (
@@ -38,6 +39,7 @@ __all__ = [
     'DeformableDETREncoder',
     'DepthwiseConv',
     'DropPath',
+    'GridConv',
     'Initializable',
     'InteractiveAttention',
     'LinearSpatialReductionAttention',

@@ -1,4 +1,4 @@
-"""Depthwise convolution of a channels-last grid."""
+"""Convolutions of channels-last grids, above all depthwise ones."""
 
 import torch
 import torch.nn.functional as F
@@ -7,6 +7,7 @@ from torch.nn.grad import conv2d_weight
 
 from mmattn.ops.common import extension
 from mmattn.ops.common.derivatives import runs_eagerly
+from mmattn.ops.common.graph_nodes import GraphNode, takes_nodes
 from mmattn.ops.common.precision import (
     cast_under_autocast,
     is_autocast_on,
@@ -90,7 +91,8 @@ def depthwise_conv2d(
     """
     padding = weight.shape[-1] // 2 if padding is None else padding
     if padded or not _has_compiled_gradient(x, weight, bias):
-        return _convolve(x, weight, bias, stride, (0 if padded else padding, padding))
+        padding = (0, padding) if padded else padding
+        return conv2d(x, weight, bias, stride, padding, len(weight))
     x, weight, bias = cast_under_autocast(x, weight, bias)
     with without_autocast(x):
         return _DepthwiseConv.apply(x, weight, bias, stride, padding)
@@ -104,13 +106,33 @@ def _has_compiled_gradient(x: Tensor, weight: Tensor, bias: Tensor | None) -> bo
         dtype = torch.get_autocast_dtype(x.device.type)
     elif weight.dtype != dtype:
         return False
+    return _fits_extension(x, dtype) and runs_eagerly(x, weight, bias)
+
+
+def _fits_extension(x: Tensor, dtype: torch.dtype) -> bool:
     return (
-        type(x) is Tensor  # others, such as fake tensors, have no values
+        extension.UNAVAILABLE is None
+        and type(x) is Tensor  # others, such as fake tensors, have no values
         and x.device.type == 'cpu'
         and dtype in DTYPES
         and x.numel() > 0
-        and runs_eagerly(x, weight, bias)
     )
+
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int,
+    padding: int | tuple[int, int],
+    groups: int = 1,
+) -> Tensor:
+    """Compute `F.conv2d` of (B, H, W, C), as one node of a graph compiled for a CPU."""
+    if not takes_nodes(x, weight, bias):
+        return _convolve(x, weight, bias, stride, padding, groups)
+    x, weight, bias = cast_under_autocast(x, weight, bias)
+    with without_autocast(x):
+        return _NODE(x, weight, bias, stride, padding, groups)
 
 
 class _DepthwiseConv(torch.autograd.Function):
@@ -120,7 +142,7 @@ class _DepthwiseConv(torch.autograd.Function):
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, stride, padding):
         ctx.save_for_backward(x, weight)
         ctx.stride, ctx.padding = stride, padding
-        return _convolve(x, weight, bias, stride, padding)
+        return _convolve(x, weight, bias, stride, padding, len(weight))
 
     @staticmethod
     def backward(ctx, grad: Tensor):
@@ -133,17 +155,17 @@ class _DepthwiseConv(torch.autograd.Function):
         return dx, dweight, dbias if ctx.needs_input_grad[2] else None, None, None
 
 
-def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, stride, padding):
-    out = F.conv2d(
-        x.permute(0, 3, 1, 2), weight, bias, stride, padding, groups=len(weight)
-    )
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, stride, padding, groups):
+    maps = x.permute(0, 3, 1, 2)
+    out = F.conv2d(maps, weight, bias, stride, padding, groups=groups)
     return out.permute(0, 2, 3, 1)
 
 
 def _input_gradient(x: Tensor, weight: Tensor, grad: Tensor, stride: int, padding: int):
     K = weight.shape[-1]
     if stride == 1 and padding < K:  # a convolution is faster than its transpose
-        return _convolve(grad, weight.flip(2, 3), None, 1, K - 1 - padding)
+        flipped = weight.flip(2, 3)
+        return _convolve(grad, flipped, None, 1, K - 1 - padding, len(weight))
     rest = [
         side + 2 * padding - K - (out - 1) * stride
         for side, out in zip(x.shape[1:3], grad.shape[1:3], strict=True)
@@ -175,3 +197,38 @@ def _weight_gradients(
     torch.ops.mmattn_extension.depthwise_weight_gradient(x, grad, stride, padding, sums)
     sums = sums[:, :C].to(x.dtype)
     return sums[:-1].t().reshape(weight.shape), sums[-1]
+
+
+def _gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, stride, padding, groups, needed
+):
+    """Return the gradients of x, weight and bias in a compiled graph."""
+    is_depthwise = groups == len(weight) == x.shape[-1]
+    if not (is_depthwise and _fits_extension(x, x.dtype)):
+        maps = (t.permute(0, 3, 1, 2) for t in (grad, x))
+        sides = [stride] * 2, [padding] * 2, [1, 1], False, [0, 0]
+        dx, dweight, dbias = torch.ops.aten.convolution_backward(
+            *maps, weight, [len(weight)], *sides, groups, needed
+        )
+        return dx.permute(0, 2, 3, 1) if needed[0] else None, dweight, dbias
+    dx = dweight = dbias = None
+    if needed[0]:
+        dx = _input_gradient(x, weight, grad, stride, padding)
+    if any(needed[1:]):
+        dweight, dbias = _weight_gradients(x, weight, grad, stride, padding)
+    return dx, dweight, dbias
+
+
+def _shape(x: Tensor, weight: Tensor, bias, stride, padding, groups) -> tuple[int, ...]:
+    K = weight.shape[-1]
+    sides = ((side + 2 * padding - K) // stride + 1 for side in x.shape[1:3])
+    return x.shape[0], *sides, len(weight)
+
+
+_NODE = GraphNode(
+    'grid_conv2d',
+    'int stride, int padding, int groups',
+    _convolve,
+    _gradients,
+    _shape,
+)

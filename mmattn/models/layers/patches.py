@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mmattn.ops.common.exporting import is_same_size
 
+from .grid_conv import GridConv
 from .resize import fit_on_load, resize_flat_grid
 
 
@@ -120,7 +121,7 @@ class PatchStem(nn.Module):
         self.patch_size = patch_size
         self.grid_size = grid_of(img_size, patch_size)
         self.num_special = num_special
-        self.proj = nn.Conv2d(in_channels, embed_dims, patch_size, stride=patch_size)
+        self.proj = GridConv(in_channels, embed_dims, patch_size, stride=patch_size)
         count = num_special + prod(self.grid_size)
         self.pos_embed = nn.Parameter(torch.empty(1, count, embed_dims))
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
@@ -132,7 +133,7 @@ class PatchStem(nn.Module):
     def embed(self, x: Tensor) -> Tensor:
         """Embed the patches without their positions."""
         x = pad_to_patches(x.movedim(-1, 1), self.patch_size)
-        return self.proj(x).movedim(1, -1)
+        return self.proj(x.movedim(1, -1))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x)

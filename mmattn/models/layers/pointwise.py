@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from mmattn.ops import pointwise_linear
 from mmattn.ops.common import extension
 from mmattn.ops.common.derivatives import is_transformed, runs_eagerly
-from mmattn.ops.common.pointwise_linear import blas_lacks_avx512
 
 from .strips import checkpoint_act, pointwise_by_strips
 
@@ -15,12 +14,10 @@ PART = 1 << 16  # elements that a thread of the compiled StarReLU takes at a tim
 
 
 class PointwiseLinear(nn.Linear):
-    """`nn.Linear` through `ops.pointwise_linear` where that may be faster."""
+    """`nn.Linear` through `ops.pointwise_linear`, with the same parameters."""
 
-    def multiply(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return pointwise_linear(x, self.weight, self.bias)
-
-    forward = multiply if blas_lacks_avx512() else nn.Linear.forward
 
 
 class PointwiseMlp(nn.Module):

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.ops.common.adaptive_pool import adaptive_avg_pool
-from mmattn.ops.common.pointwise_linear import blas_lacks_avx512
+from mmattn.ops.common.pointwise_linear import NARROW_BLAS
 
+from .grid_conv import GridConv
 from .pointwise import PointwiseLinear
 
 POOLED_SIDE = 7  # side of the map that linear attention attends to
@@ -44,7 +45,7 @@ class SpatialReductionAttention(nn.Module):
         self.kv = PointwiseLinear(embed_dims, 2 * embed_dims)
         self.proj = PointwiseLinear(embed_dims, embed_dims)
         if sr_ratio > 1:
-            self.sr = nn.Conv2d(embed_dims, embed_dims, sr_ratio, stride=sr_ratio)
+            self.sr = GridConv(embed_dims, embed_dims, sr_ratio, stride=sr_ratio)
             self.norm = nn.LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,7 +63,7 @@ class SpatialReductionAttention(nn.Module):
             x = F.pad(x, (0, 0, 0, pad_w, 0, pad_h))
         if self._is_faster_as_product(x):
             return self.norm(_convolve_patches(self.sr, x))
-        return self.norm(self.sr(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
+        return self.norm(self.sr(x))
 
     def _is_faster_as_product(self, x: Tensor) -> bool:
         """Return whether gradients follow on a CPU whose BLAS is as fast as oneDNN."""
@@ -74,7 +75,7 @@ class SpatialReductionAttention(nn.Module):
             and self.sr.weight.requires_grad
             and not torch.compiler.is_compiling()
             and not torch.is_autocast_enabled('cpu')
-            and not blas_lacks_avx512()
+            and not NARROW_BLAS
         )
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -104,10 +105,9 @@ class LinearSpatialReductionAttention(SpatialReductionAttention):
 
     def __init__(self, embed_dims: int, num_heads: int):
         super().__init__(embed_dims, num_heads)
-        self.sr = nn.Conv2d(embed_dims, embed_dims, 1)
+        self.sr = GridConv(embed_dims, embed_dims, 1)
         self.norm = nn.LayerNorm(embed_dims)
 
     def reduce(self, x: Tensor) -> Tensor:
         pooled = adaptive_avg_pool(x, (POOLED_SIDE, POOLED_SIDE))
-        reduced = self.sr(pooled.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        return F.gelu(self.norm(reduced))
+        return F.gelu(self.norm(self.sr(pooled)))

@@ -215,8 +215,8 @@ class Operator:
     def _register(self, double_backward: tuple[Callable, Callable] | None):
         """Define both operators, their fakes, their gradients and the decomposition."""
         backward = f'{self.name}_backward'
-        _define(self.name, self.schema, self._forward, self._fake_forward)
-        _define(backward, self.backward_schema, self._backward, self._fake_backward)
+        define(self.name, self.schema, self._forward, self._fake_forward)
+        define(backward, self.backward_schema, self._backward, self._fake_backward)
         register = functools.partial(torch.library.register_autograd, lib=LIBRARY)
         register(f'mmattn::{self.name}', self._grads, setup_context=self._save)
         if double_backward:
@@ -275,7 +275,7 @@ def _without_tensors(setting):
     return setting
 
 
-def _define(name: str, schema: str, kernel: Callable, fake: Callable):
+def define(name: str, schema: str, kernel: Callable, fake: Callable):
     """Define an operator that changes no argument.
 
     The first call of what `torch.library.custom_op` defines imports PyTorch's compiler,

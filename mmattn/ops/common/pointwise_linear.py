@@ -1,15 +1,15 @@
 """A linear layer over the last axis, by the faster of two matrix products."""
 
-import functools
 import os
 import platform
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .derivatives import runs_eagerly
+from .graph_nodes import GraphNode, takes_nodes
 
 # The convolution is faster from this many tokens and multiplications on. It reorders
 # its weight, and in the backward its gradient too, at the same cost for few tokens.
@@ -18,6 +18,8 @@ LEAST = {
     'training': dict(tokens=512, tokens_on_one_thread=768, multiplications=4e7),
 }
 MIN_IMAGES = 16  # oneDNN runs a convolution on one thread only if it has as many
+# Stride, padding, dilation, whether transposed, output padding and groups.
+CONVOLUTION = (1, 1), (0, 0), (1, 1), False, (0, 0), 1
 
 
 def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -27,8 +29,8 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     oneDNN's convolution on it takes half the time of `F.linear` on a CPU whose AVX-512
     the BLAS does not use, which is so for MKL on CPUs of AMD. The convolution is used
     there, for enough tokens in float32. Elsewhere `F.linear` is as fast or faster.
-    Compiled, traced and exported graphs have `F.linear`, so they do not depend on the
-    CPU that traced them.
+    A graph compiled for such a CPU has a node that chooses when it runs. Other graphs,
+    compiled, traced or exported, have `F.linear`.
 
     Args:
         x: shape (..., C).
@@ -38,25 +40,67 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Returns:
         Shape (..., C_out).
     """
-    if not runs_eagerly() or (shape := _image_shape(x, weight)) is None:
+    if not _may_convolve(x, weight):
         return F.linear(x, weight, bias)
-    images = x.reshape(*shape, x.shape[-1]).permute(0, 3, 1, 2)
-    out = F.conv2d(images, weight[:, :, None, None], bias)
+    trains = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    if takes_nodes(x, weight, bias):
+        return _NODE(x, weight, bias, trains)
+    if not runs_eagerly(x, weight, bias):
+        return F.linear(x, weight, bias)
+    return _multiply(x, weight, bias, trains)
+
+
+def _may_convolve(x: Tensor, weight: Tensor) -> bool:
+    return (
+        NARROW_BLAS
+        and x.dtype == torch.float32
+        and type(weight) in (Tensor, nn.Parameter)  # others may be quantized
+        and x.device.type == 'cpu'
+        and not torch.is_autocast_enabled('cpu')
+    )
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None, trains: bool) -> Tensor:
+    if (shape := _image_shape(x, weight, trains)) is None:
+        return F.linear(x, weight, bias)
+    out = F.conv2d(_images(x, shape), weight[:, :, None, None], bias)
     return out.permute(0, 2, 3, 1).reshape(*x.shape[:-1], -1)
 
 
-def _image_shape(x: Tensor, weight: Tensor) -> tuple[int, int, int] | None:
+def _gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, trains: bool, needed: list[bool]
+) -> tuple[Tensor | None, ...]:
+    if (shape := _image_shape(x, weight, trains)) is None:
+        rows, tokens = grad.flatten(0, -2), x.flatten(0, -2)
+        return (
+            grad @ weight if needed[0] else None,
+            rows.t() @ tokens if needed[1] else None,
+            rows.sum(0) if needed[2] else None,
+        )
+    maps = _images(grad, shape), _images(x, shape)
+    dx, dweight, dbias = torch.ops.aten.convolution_backward(
+        *maps, weight[:, :, None, None], [len(weight)], *CONVOLUTION, needed
+    )
+    return (
+        dx.permute(0, 2, 3, 1).reshape(x.shape) if needed[0] else None,
+        dweight.flatten(1) if needed[1] else None,
+        dbias,
+    )
+
+
+def _images(x: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    return x.reshape(*shape, x.shape[-1]).permute(0, 3, 1, 2)
+
+
+def _image_shape(
+    x: Tensor, weight: Tensor, trains: bool
+) -> tuple[int, int, int] | None:
     """Return number, height and width of the images that tokens are laid out as.
 
     Returns:
         None where `F.linear` is not slower.
     """
-    if x.dtype != torch.float32 or x.device.type != 'cpu' or not blas_lacks_avx512():
-        return None
-    if torch.is_autocast_enabled('cpu'):
-        return None
     num_tokens, one_thread = x.shape[:-1].numel(), torch.get_num_threads() == 1
-    trains = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     least = LEAST['training' if trains else 'inference']
     if num_tokens < least['tokens_on_one_thread' if one_thread else 'tokens']:
         return None
@@ -69,7 +113,6 @@ def _image_shape(x: Tensor, weight: Tensor) -> tuple[int, int, int] | None:
     return None if count is None else (count, num_tokens // count, 1)
 
 
-@functools.cache
 def blas_lacks_avx512() -> bool:
     """Return whether oneDNN uses AVX-512 on this CPU and PyTorch's BLAS, MKL, does not.
 
@@ -97,3 +140,13 @@ def _cpu() -> str:
             return file.read(2048)  # the first core's entry
     except OSError:
         return platform.processor()
+
+
+NARROW_BLAS = blas_lacks_avx512()
+_NODE = GraphNode(
+    'pointwise_linear',
+    'bool trains',
+    _multiply,
+    _gradients,
+    lambda x, weight, *_: (*x.shape[:-1], len(weight)),
+)

@@ -9,7 +9,7 @@ from torch import Tensor
 from mmattn.errors import UserError, check_choice
 
 from ..common.exporting import is_same_size
-from ..common.precision import compute_dtype
+from ..common.precision import compute_dtype, without_autocast
 
 RESIZES = ('zero_embed', 'stretch', 'spectral', 'gfnet')
 CUBIC = -0.75  # slope of the cubic kernel at distance 1
@@ -46,8 +46,12 @@ def hermitian_part(half: Tensor, grid: tuple[int, ...]) -> Tensor:
     In the columns that mirror themselves, the rest stands for no real value. Backends
     need not agree on what becomes of it.
     """
-    own_mirror = _is_own_mirror(grid, half.device)
-    return torch.where(own_mirror, (half + _mirror(half, grid)) / 2, half)
+    own_mirror, half = _is_own_mirror(grid, half.device), half.clone()
+    for end in (slice(1), slice(-1, None)):  # no column between mirrors itself
+        column = half[..., end]
+        part = (column + _mirror(column, grid)) / 2
+        half[..., end] = torch.where(own_mirror[end], part, column)
+    return half
 
 
 def half_spectrum(whole: Tensor, grid: tuple[int, ...]) -> Tensor:
@@ -148,10 +152,14 @@ def resize_half_spectrum(half: Tensor, grid: Sequence[int]) -> Tensor:
     if tuple(old) == stored:
         return half
     matrices = [
-        _bounded_matrix(*sides, like=half.real).to(half.dtype)
+        _bounded_matrix(*sides, like=half.real)
         for sides in zip(old, stored, strict=True)
     ]
-    return _along_grid(half, matrices)
+    if not half.is_complex():
+        return _along_grid(half, matrices)
+    parts = torch.stack([half.real, half.imag])  # complex products take twice as long
+    with without_autocast(parts):
+        return torch.complex(*_along_grid(parts, matrices))
 
 
 def _mirror(half: Tensor, grid: tuple[int, ...]) -> Tensor:
