@@ -12,7 +12,7 @@ def refuses(make: Callable, *cases: tuple[Any, str]) -> Callable:
     A dict is passed by name, a tuple by position, and any other setting as it is.
     """
 
-    @pytest.mark.parametrize('settings, message', cases, ids=str)
+    @pytest.mark.parametrize('settings, message', cases, ids=[x for _, x in cases])
     def test(settings, message):
         args = settings if isinstance(settings, tuple) else (settings,)
         with pytest.raises(ValueError, match=message):
