@@ -5,6 +5,7 @@ import http.server
 import io
 import re
 import threading
+import time
 import zipfile
 from pathlib import Path
 
@@ -56,6 +57,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header('Content-Length', str(length))
         self.end_headers()
         end = start + 3_000_000 if fault == 'break off' else len(content)
+        for _ in range(5 if fault == 'slow' else 0):
+            self.wfile.write(content[start : start + 1000])
+            start += 1000
+            time.sleep(0.3)
         self.wfile.write(content[start:end])
 
 
@@ -201,8 +206,9 @@ def test_answers_that_break_http_are_one_line(tmp_path, answer, error, message):
 
 def test_a_server_that_holds_up_is_left(server, tmp_path, monkeypatch):
     monkeypatch.setattr(downloads, 'SLOWEST', 10**12)
+    server.faults = ['slow']
     with pytest.raises(downloads.DownloadError, match='fewer than'):
-        get(server, tmp_path, timeout=0.001)
+        get(server, tmp_path, timeout=1)
 
 
 @pytest.mark.parametrize('url', ['http://a..b/c', 'http://[/c', 'http://a:b/c'])
