@@ -59,13 +59,16 @@ def batched(case) -> list[bool]:
     ]
 
 
+NODES = {'grid_conv2d', 'pointwise_linear'}  # of compiled graphs, with their own tests
+
+
 def test_each_registered_operator_is_here():
     registered = {
         name.removesuffix('_backward')
         for name in vars(torch.ops.mmattn)
         if hasattr(getattr(torch.ops.mmattn, name), 'default')
     }
-    assert registered == REGISTERED.keys() == OPERATORS.keys()
+    assert registered - NODES == REGISTERED.keys() == OPERATORS.keys()
     assert OPERATORS.keys() == {x.operator for x in CASES.values()}
 
 
