@@ -23,7 +23,7 @@ from mmengine.hooks import Hook
 
 from mmattn.apis.budget import dataset_of
 from mmattn.cli.launch import build_runner
-from mmattn.cli.terminal import run_main
+from mmattn.cli.terminal import command_parser, run_main
 from mmattn.engine.start import settle_start, use_pretrained
 from mmattn.files import read_config_file
 from projects.evidence.demo import final_metrics
@@ -131,9 +131,7 @@ def execute(cfg: Config, minutes: float) -> dict:
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_parser(__doc__)
     parser.add_argument('configs', nargs='+', type=Path)
     parser.add_argument('--networks', nargs='+', choices=NETWORKS, default=NETWORKS)
     parser.add_argument('--minutes', type=float, default=5, help='of CPU time')

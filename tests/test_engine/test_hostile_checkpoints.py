@@ -190,10 +190,8 @@ def at_once():
 
 
 def refused_at_once(path, reason=''):
-    with (
-        at_once(),
-        pytest.raises(ValueError, match=f'{path.name} is .*{reason}') as refused,
-    ):
+    message = f'{path.name} is .*{reason}'
+    with at_once(), pytest.raises(ValueError, match=message) as refused:
         read_checkpoint(path)
     assert len(str(refused.value)) < 800
 
@@ -206,6 +204,7 @@ def test_shared_lists_of_a_config_are_read_once(tmp_path):
 
 FINE = pickle.dumps(dict(part=1), 2)
 SHARED = pickle.dumps(doubled(tuple, 25), 2)
+NAMELESS = pickle.dumps(doubled(tuple, 18), 2)[:-1] + b')R.'
 GROWN = b'ccollections\nCounter\nq\xff]q\xfe\x85R0h\xfeK\1a.'
 RECORDS = {
     'other-case': ({'DATA.PKL': SHARED, 'data/0': b''}, {}, 'parts'),
@@ -216,11 +215,7 @@ RECORDS = {
         {},
         'without a tuple',
     ),
-    'no-function': (
-        {'data.pkl': pickle.dumps(doubled(tuple, 18), 2)[:-1] + b')R.'},
-        {},
-        'without a name',
-    ),
+    'no-function': ({'data.pkl': NAMELESS}, {}, 'without a name'),
     'control-characters': ({'data.pkl': b'ctorch._utils\n\x1b[2J\n)R.'}, {}, 'x1b.2J'),
     'long-name': ({'data.pkl': b'c' + b'm' * 9999 + b'\nx\n.'}, {}, 'a global of'),
     'compressed': (
@@ -229,7 +224,7 @@ RECORDS = {
         'is compressed',
     ),
     'shared': (
-        {'data.pkl': FINE, 'data/0': bytes(1 << 10)},
+        {'data.pkl': FINE, 'data/0': bytes(999)},
         dict(copies=9),
         'records claim',
     ),

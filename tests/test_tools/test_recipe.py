@@ -64,6 +64,7 @@ def test_training_sees_images_at_several_sizes(kind):
     assert tested['Resize'].scale_factor == 0.9
     (ema,) = cfg.custom_hooks
     assert HOOKS.build(ema).ema_cfg['type'] == 'MomentumAnnealingEMA'
+    assert ema.update_buffers  # batch norm of heads needs its own averages
 
 
 def test_photographs_keep_what_is_up():

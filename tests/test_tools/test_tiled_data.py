@@ -57,6 +57,7 @@ def coco(boxes: list[list[float]], outlines=()) -> list[str]:
 # 100 and whole in the second, of the third 5 of 30 columns are in the first.
 BOXES = [[82, 10, 10, 20], [90, 40, 20, 20], [95, 70, 30, 10]]
 POLYGONS = [[[x, y, x + w, y, x + w, y + h, x, y + h]] for x, y, w, h in BOXES]
+MANY = [[i % 30 * 6, i // 30 * 6, 5, 5] for i in range(400)]
 
 
 def tile_of(document: dict, name: str) -> list[dict]:
@@ -187,9 +188,8 @@ def test_crowds_stay_crowds_where_a_class_is_left_out():
 
 def test_options_of_tiles():
     args = [*coco(BOXES), '--tile', '100']
-    assert [
-        a['iscrowd'] for a in run(*args, '--min-visible', '0.1')['train']['annotations']
-    ] == [0] * 6
+    found = run(*args, '--min-visible', '0.1')['train']['annotations']
+    assert [a['iscrowd'] for a in found] == [0] * 6
     few = coco([[120, 10, 10, 20]] * 2)
     assert len(run(*few, '--tile', '50', '--empty-tiles', '0')['train']['images']) == 2
     assert len(run(*few, '--tile', '50', '--empty-tiles', '1')['train']['images']) == 15
@@ -323,9 +323,8 @@ def test_csv_names_files_with_their_suffix():
 def test_tiles_of_compressed_tiff_files():
     """LZW is what GDAL, DeepForest and many microscopes write."""
     for name in 'ab':
-        Image.open(f'images/{name}.png').save(
-            f'images/{name}.tif', compression='tiff_lzw'
-        )
+        image = Image.open(f'images/{name}.png')
+        image.save(f'images/{name}.tif', compression='tiff_lzw')
         Path(f'images/{name}.png').unlink()
     text = 'image_path,xmin,ymin,xmax,ymax,label\na.tif,1,2,30,40,x\nb.tif,1,2,9,9,x'
     Path('boxes.csv').write_text(text)
@@ -341,10 +340,8 @@ def test_classes_that_training_lacks_are_named(capsys):
     content['annotations'][2]['category_id'] = 1  # the one of `dead` in image a
     Path('a.json').write_text(json.dumps(content))
     run(*args)
-    assert (
-        'warning: val has objects of dead, of which train has none'
-        in capsys.readouterr().err
-    )
+    err = capsys.readouterr().err
+    assert 'warning: val has objects of dead, of which train has none' in err
     run(*coco(BOXES))
     assert 'of which train has none' not in capsys.readouterr().err
 
@@ -371,19 +368,16 @@ def test_csv_that_cannot_be_meant(text, message):
 
 
 def test_limits_follow_the_largest_count():
-    boxes = [[i % 30 * 6, i // 30 * 6, 5, 5] for i in range(400)]
-    run(*coco(boxes))
+    run(*coco(MANY))
     cfg = Config.fromfile('data/faster_rcnn_ivit_n_set.py')
     assert cfg.model.test_cfg.rcnn.max_per_img == 800
-    rpn = cfg.model.test_cfg.rpn
-    assert (rpn.nms_pre, rpn.max_per_img) == (1600, 1600)
+    assert cfg.model.test_cfg.rpn.nms_pre == cfg.model.test_cfg.rpn.max_per_img == 1600
     assert cfg.model.train_cfg.rpn_proposal.max_per_img == 800
 
 
 def test_limits_of_tests_are_those_of_whole_images():
     """Of training, too, since users predict on whole images."""
-    boxes = [[i % 30 * 6, i // 30 * 6, 5, 5] for i in range(400)]
-    args = coco(boxes)
+    args = coco(MANY)
     content = json.loads(Path('a.json').read_text())
     content['annotations'] = content['annotations'][:401]  # all of image a
     Path('a.json').write_text(json.dumps(content))
@@ -402,6 +396,5 @@ def test_small_objects_are_not_shrunk(monkeypatch, capsys):
     assert Config.fromfile(path).factor == 1
     path.unlink()
     run(*coco([[10, 10, 60, 60]] * 2))
-    assert (
-        Config.fromfile(path).factor == 0.5 and 'small' not in capsys.readouterr().err
-    )
+    assert Config.fromfile(path).factor == 0.5
+    assert 'small' not in capsys.readouterr().err

@@ -99,7 +99,7 @@ def depthwise_conv2d(
 
 
 def _has_compiled_gradient(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    if extension.UNAVAILABLE is not None or not torch.is_grad_enabled():
+    if not torch.is_grad_enabled():
         return False
     dtype = x.dtype
     if is_autocast_on(x.device.type):
