@@ -26,6 +26,7 @@ from mmattn.cli.launch import build_runner
 from mmattn.cli.terminal import command_parser, run_main
 from mmattn.engine.start import settle_start, use_pretrained
 from mmattn.files import read_config_file
+from projects.evidence import torchvision_models as torchvision_models  # registers
 from projects.evidence.demo import final_metrics
 from tools.benchmark.measure import ROOT, about, read_csv, write_csv
 from tools.converters.efficientnet_lite0 import OUT as LITE0
@@ -36,11 +37,16 @@ KEY = 'data', 'images', 'factor', 'network', 'start', 'parts', 'lr', 'minutes', 
 DEMO = 'configs/demo/mask_rcnn_{}_hela.py'  # whose backbone is taken
 NETWORKS = dict(ivit_nano='ivit_n_300i', pvt_v2_b0='pvt_v2_b0', resnet18='r18')
 NETWORKS |= dict(efficientnet_lite0='efficientnet_lite0')
+TORCHVISION = 'torchvision'  # a network that is more than a backbone
+SGD = dict(type='SGD', momentum=0.9, weight_decay=1e-4)
 RECIPE = 'jitter', 'ema'  # parts that configs are written with
 
 
 def put_network(cfg: Config, name: str) -> str:
     """Give a config another backbone, and return what it starts from."""
+    if name == TORCHVISION:
+        put_torchvision(cfg)
+        return 'random'
     demo, model = read_config_file(str(ROOT / DEMO.format(NETWORKS[name]))), cfg.model
     model.backbone = demo.model.backbone
     taking = model.decode_head if 'decode_head' in model else model.neck
@@ -54,6 +60,19 @@ def put_network(cfg: Config, name: str) -> str:
     model.data_preprocessor.update(mean=[127.5] * 3, std=[127.5] * 3)
     use_pretrained(cfg, str(LITE0))
     return 'ImageNet'
+
+
+def put_torchvision(cfg: Config) -> None:
+    """Give a config torchvision's light network and the optimizer of its reference."""
+    model = dict(num_classes=cfg.num_classes, type='mmattn.TorchvisionSegmentor')
+    if 'decode_head' not in cfg.model:
+        model.update(
+            type='mmattn.TorchvisionDetector',
+            max_per_img=cfg.model.test_cfg.rcnn.max_per_img,
+        )
+    cfg.model = model | dict(data_preprocessor=cfg.model.data_preprocessor)
+    lr = 0.01 if 'Segmentor' in model['type'] else 0.005
+    cfg.optim_wrapper = dict(type='OptimWrapper', optimizer=SGD | dict(lr=lr))
 
 
 def put_parts(cfg: Config, parts: Sequence[str]) -> None:
@@ -133,7 +152,9 @@ def execute(cfg: Config, minutes: float) -> dict:
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command_parser(__doc__)
     parser.add_argument('configs', nargs='+', type=Path)
-    parser.add_argument('--networks', nargs='+', choices=NETWORKS, default=NETWORKS)
+    parser.add_argument(
+        '--networks', nargs='+', choices=[*NETWORKS, TORCHVISION], default=NETWORKS
+    )
     parser.add_argument('--minutes', type=float, default=5, help='of CPU time')
     parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
     parser.add_argument(

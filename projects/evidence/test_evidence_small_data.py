@@ -4,13 +4,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from mmdet.structures import DetDataSample
 from mmengine.config import Config
+from mmengine.structures import InstanceData, PixelData
+from mmseg.structures import SegDataSample
 from PIL import Image
 
 from mmattn.analysis import count
 from mmattn.analysis.flops import build
 from mmattn.data import convert
 from projects.evidence import small_data
+from projects.evidence.torchvision_models import (
+    IGNORED,
+    TorchvisionDetector,
+    TorchvisionSegmentor,
+)
 from tools.benchmark.measure import read_csv
 from tools.dev.expected import expected
 
@@ -88,8 +97,44 @@ def test_a_network_takes_the_place_of_the_backbone(data, network, monkeypatch):
     assert network != 'resnet18' or not cfg.model.backbone.norm_eval
 
 
+def test_torchvisions_detector_finds_boxes_of_the_whole_image():
+    model = TorchvisionDetector(2, 5).train()
+    boxes = torch.tensor([[4.0, 6, 40, 30], [10, 10, 20, 50]])
+    sample = DetDataSample(metainfo=dict(scale_factor=(0.5, 0.25)))
+    sample.gt_instances = InstanceData(bboxes=boxes, labels=torch.tensor([0, 1]))
+    image = torch.rand(1, 3, 64, 96)
+    losses = model(image, [sample], mode='loss')
+    assert len(losses) == 4 and all(loss.isfinite() for loss in losses.values())
+    shapes = []
+    model.model.roi_heads.forward = lambda features, proposals, shapes_, targets: (
+        shapes.extend(shapes_) or [dict(boxes=boxes, scores=boxes[:, 0], labels=ONE)],
+        {},
+    )
+    (found,) = model.eval()(image, [sample], mode='predict')
+    assert shapes == [(64, 96)]
+    expected = boxes / torch.tensor([0.5, 0.25, 0.5, 0.25])
+    torch.testing.assert_close(found.pred_instances.bboxes, expected)
+    assert found.pred_instances.labels.tolist() == [0, 0]
+
+
+ONE = torch.ones(2, dtype=torch.int64)
+
+
+def test_torchvisions_segmentor_has_maps_of_the_whole_image():
+    model, image = TorchvisionSegmentor(3).train(), torch.rand(2, 3, 64, 96)
+    samples = [SegDataSample(metainfo=dict(ori_shape=(32, 48))) for _ in image]
+    for sample in samples:
+        sample.gt_sem_seg = PixelData(data=torch.full((1, 64, 96), IGNORED))
+        sample.gt_sem_seg.data[0, 0, 0] = 2
+    assert 0 < model(image, samples, mode='loss')['loss'] < 9
+    for sample in model.eval()(image, samples, mode='predict'):
+        assert sample.pred_sem_seg.data.shape == (1, 32, 48)
+
+
 @pytest.mark.slow
-def test_a_run_takes_its_cpu_time(data):
-    (row,) = run(data, '--minutes', '0.05', '--networks', 'ivit_nano', '--seeds', '0')
+@pytest.mark.parametrize('network', ['ivit_nano', 'torchvision'])
+def test_a_run_takes_its_cpu_time(data, network):
+    (row,) = run(data, '--minutes', '0.05', '--networks', network, '--seeds', '0')
+    assert row['lr'] == ('0.01' if network == 'torchvision' else '0.001')
     assert int(row['iterations']) >= small_data.TIMED
     assert float(row['cpu_seconds']) > 0 and 0 <= float(row['value']) <= 100
