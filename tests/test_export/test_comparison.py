@@ -98,6 +98,7 @@ def test_results_and_metrics_are_those_of_the_test_pipeline(task, tmp_path, capl
     assert all(float(value) == float(other) > 0 for _, value, other in found)
 
 
+@pytest.mark.slow
 def test_a_file_that_pads_less_than_pytorch_is_refused(tmp_path, monkeypatch):
     """This is what a file of 120 x 160 did before shapes were rounded up."""
     cfg, weights = write_test_set(tmp_path, 'detection')
@@ -108,6 +109,7 @@ def test_a_file_that_pads_less_than_pytorch_is_refused(tmp_path, monkeypatch):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_other_sizes_and_a_missing_test_set_are_told(tmp_path):
     cfg, weights = write_test_set(tmp_path, 'segmentation')
     said = []

@@ -71,18 +71,12 @@ FEW_BLOCKS = {
 }
 
 
-def slow_for(*slow):
-    """Parametrize by the backbones, of which those given are slow."""
-    marks = {cls: pytest.mark.slow for cls in slow}
+def fast_for(*fast):
+    """Parametrize by the backbones, of which all but those given are slow."""
+    marks = {cls: () if cls in fast else pytest.mark.slow for cls in BACKBONES}
     return pytest.mark.parametrize(
-        'cls',
-        [pytest.param(c, id=c.__name__, marks=marks.get(c, ())) for c in BACKBONES],
+        'cls', [pytest.param(c, id=c.__name__, marks=marks[c]) for c in BACKBONES]
     )
-
-
-# The others have their parts, and detectors and segmentors on IViT are exported, too.
-COMPILED = DistilledMaiT, MaiT, MaskedViT, PVT, PlainLiSANet
-EXPORTED = *COMPILED, DAT, IViT, MaskedCaiT, PVTv2, ViT
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +108,7 @@ def test_graphs_do_not_break(cls):
         assert torch.ops.mmattn.grid_conv2d in called
 
 
-@slow_for(*COMPILED, DAT, ViT)
+@fast_for(IViT)
 def test_one_graph_serves_all_sizes(cls):
     """Compile for images of any size; a fixed side is an error."""
     backend, graphs = counting_backend()
@@ -129,7 +123,7 @@ def test_one_graph_serves_all_sizes(cls):
     assert len(graphs) == 1
 
 
-@slow_for(*EXPORTED)
+@fast_for(DATPlusPlus, HMaiT, LiSANet)
 def test_exports(cls):
     model, x = build(cls, **FEW_BLOCKS.get(cls, {})).eval(), image(1, 3, 64, 96)
     program = torch.export.export(model, (x,))

@@ -44,6 +44,7 @@ def nothing_compiled_before():
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 def test_sizes_share_a_graph():
     backend, graphs = counting_backend()
     model = Transformer('refine')

@@ -96,6 +96,7 @@ test_wrong_settings = refuses(
 )
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_exported_for_any_size():
     """An example of one window yields programs for shifted and padded windows."""

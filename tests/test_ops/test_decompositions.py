@@ -44,6 +44,7 @@ def test_decomposed_operator(call):
     assert_close('out', call.expected(), program.module()(*call.tensors))
 
 
+@pytest.mark.slow
 @every_call
 def test_operator_in_onnx_runtime(call):
     call = Graph(call)

@@ -28,6 +28,7 @@ def table(text):
     return {name: [float(x) for x in row] for name, *row in cells if len(row) == width}
 
 
+@pytest.mark.slow
 def test_runs_anywhere(tmp_path):
     """From a folder without data or network, with the figures of IViT-T."""
     result = subprocess.run(

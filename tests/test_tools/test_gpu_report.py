@@ -25,6 +25,7 @@ def run(tmp_path):
     return call, tmp_path
 
 
+@pytest.mark.slow
 def test_dry_run(run):
     call, out = run
     assert call('--parts', 'correctness', '--tasks', 'neighborhood_attention') == 0
@@ -56,7 +57,11 @@ def run_faulty(run, monkeypatch):
     'fault, note',
     [
         ('resources', 'OutOfResources: out of resource: shared memory'),
-        ('illegal', 'RuntimeError: CUDA error: an illegal memory access'),
+        pytest.param(
+            'illegal',
+            'RuntimeError: CUDA error: an illegal memory access',
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_an_error_is_the_row_of_its_call_alone(run_faulty, fault, note):

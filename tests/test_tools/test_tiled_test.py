@@ -21,7 +21,7 @@ BOXES = [[8, 8, 24, 20], [50, 30, 40, 24], [84, 4, 20, 20]]  # two are cut at 64
 CONFIG = dict(coco='faster_rcnn_ivit_n_set.py', labels='upernet_ivit_n_set.py')
 
 
-@pytest.fixture(params=['coco', 'labels'])
+@pytest.fixture(params=[pytest.param('coco', marks=pytest.mark.slow), 'labels'])
 def config(request, tmp_path, monkeypatch, forget_instances):
     """A config of images of 64 x 112 pixels that are cut into tiles, with weights."""
     monkeypatch.chdir(tmp_path)
