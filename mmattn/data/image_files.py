@@ -1,14 +1,18 @@
 """Files of images and of their annotations, by the names that they share."""
 
+import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from mmattn.errors import UserError
 
 from ..images import read_image
-from .notes import some
+from .notes import say, some
 
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
+# Cityscapes has several label maps of an image; training reads the first.
+KINDS = ('_labelTrainIds', '_labelIds')
 MASK_ENDS = ('_mask', '_masks', '_label', '_labels', '_l', '_seg', '_gt')
 
 
@@ -98,7 +102,8 @@ def matching(
 ) -> dict[str, Path]:
     """Return the masks of images by the names of the images.
 
-    All masks may have one end more than their images, such as `_mask` or `_L`.
+    Names may differ in what all images and all masks have in common, such as `_L` at
+    the end, or `img_` and `mask_` before a number.
 
     Args:
         images: files by name; those that are masks of others are removed, as masks may
@@ -114,8 +119,12 @@ def matching(
         for name in [name for name in images if name.lower().endswith(MASK_ENDS)]:
             del images[name]
         masks = {name: path for name, path in masks.items() if name not in images}
-    end = _common_end(images, masks)
-    masks = {name.removesuffix(end): path for name, path in masks.items()}
+    for kind in KINDS:
+        if of_kind := [name for name in masks if name.endswith(kind)]:
+            masks = {name: masks[name] for name in of_kind}
+            break
+    if images.keys() != masks.keys():
+        masks = _renamed(masks, images)
     extra = set() if some_only else masks.keys() - images.keys()
     for kind, missing in (
         ('images without a mask', images.keys() - masks.keys()),
@@ -124,16 +133,31 @@ def matching(
         if missing:
             raise UserError(
                 f'{folder}: {some(len(missing), missing, kind)}; an image and its mask '
-                'have the same name, apart from the suffix'
+                'have the same name, apart from the suffix and what all names share'
             )
     return {name: masks[name] for name in images}
 
 
-def _common_end(images: Iterable[str], masks: Iterable[str]) -> str:
-    """Return the end that turns all names of images into names of masks, or ''."""
-    first, masks = min(images, default=''), set(masks)
-    ends = [name.removeprefix(first) for name in masks if name.startswith(first)]
-    for end in sorted(ends, key=len):
-        if {f'{name}{end}' for name in images} == masks:
-            return end
-    return ''
+def _renamed(masks: dict[str, Path], images: Iterable[str]) -> dict[str, Path]:
+    """Return masks by the names of their images, if both differ in the same parts."""
+    own, theirs = _different_parts(masks), _different_parts(images)
+    if own.keys() != theirs.keys():
+        return masks
+    part = min(own)
+    say(f'{masks[own[part]]} is the mask of {theirs[part]}, and so on')
+    return {theirs[part]: masks[name] for part, name in own.items()}
+
+
+def _different_parts(names: Iterable[str]) -> dict[str, str]:
+    """Return names by what is left without their common start and end.
+
+    Numbers stay whole. A single name is a start.
+    """
+    names = list(names)
+    start = re.sub(r'\d+$', '', os.path.commonprefix(names))
+    rests = [name.removeprefix(start)[::-1] for name in names]
+    end = re.sub(r'\d+$', '', os.path.commonprefix(rests))
+    return {
+        rest.removeprefix(end)[::-1]: name
+        for rest, name in zip(rests, names, strict=True)
+    }
