@@ -76,6 +76,7 @@ def test_compiled_operators_need_the_stable_abi(tmp_path):
     assert "must be 0, 1, cpu or cuda, got 'yes'" in compiled_operators('yes')
 
 
+@pytest.mark.slow
 def test_cuda_kernels_need_a_library_to_link(tmp_path):
     """The linker is asked first: the compilation takes minutes."""
     (tmp_path / 'sitecustomize.py').write_text(

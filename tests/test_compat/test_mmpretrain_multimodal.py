@@ -25,7 +25,10 @@ def test_only_unsuitable_versions_are_turned_down(version, multimodal, monkeypat
 
 
 @pytest.mark.skipif(not UNSUITABLE, reason='transformers fits mmpretrain')
-@pytest.mark.parametrize('order', ['mmpretrain, mmattn', 'mmattn, mmpretrain'])
+@pytest.mark.parametrize(
+    'order',
+    ['mmpretrain, mmattn', pytest.param('mmattn, mmpretrain', marks=pytest.mark.slow)],
+)
 def test_the_order_of_imports_does_not_matter(order):
     """Import the package, not its models: later imports see the correction."""
     code = (

@@ -17,6 +17,7 @@ def compiled(monkeypatch):
     return modules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('option, count', [([], 0), (['only'], 1), (['beside'], 1)])
 def test_compile(option, count, compiled, tmp_path):
     path = tmp_path / 'models.csv'

@@ -101,6 +101,7 @@ def test_the_data_set_is_checked_and_a_file_of_other_channels_named(
     path.write_bytes(whole)
 
 
+@pytest.mark.slow
 def test_a_detector_trains_predicts_in_tiles_and_is_exported(trained, monkeypatch):
     from mmattn.cli import export, report
 

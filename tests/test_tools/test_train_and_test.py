@@ -146,6 +146,7 @@ def test_a_classifier_trains_is_tested_and_drawn(work, tool, capsys):
     assert set(metrics) == {'accuracy/top1', 'accuracy/top5'}
 
 
+@pytest.mark.slow
 def test_a_segmentor_trains_is_tested_and_drawn(work, tool, capsys):
     run_dir = work / 'work_dirs' / 'segmentor'
     tool('train', 'segmentor.py', '--amp-dtype', 'bfloat16')
