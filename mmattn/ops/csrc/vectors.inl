@@ -237,24 +237,27 @@ MMATTN_INLINE float max_lanes(Floats x) {
   return y[0] > y[1] ? y[0] : y[1];
 }
 
-// e^x to 2 units in the last place. It is 0 below -87.3 and at most 2.4e38.
+// e^x to 1 unit in the last place. It is 0 below -87.3 and at most 2.4e38.
 MMATTN_INLINE Floats exp(Floats x) {
-  const float lowest = -87.3f, largest = 88.37f;
+  const Floats lowest = broadcast(-87.3f), largest = broadcast(88.37f);
   const Floats magic = broadcast(12582912.0f);  // rounds to an integer, in its low bits
-  Floats r = maximum(broadcast(lowest), minimum(broadcast(largest), x));
+  Floats r = maximum(lowest, minimum(largest, x));
   const Floats shifted = r * 1.44269504f + magic;
   const Floats n = shifted - magic;
   r = r - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
-  Floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + (r + 1.0f);
-  const Ints exponent = ((Ints)shifted - (Ints)magic) << 23;
-  const Floats y = (Floats)((Ints)p + exponent);
+  Floats p = r * 1.3814320469e-3f + 8.3688512046e-3f;
+  p = p * r + 4.1668401095e-2f;
+  p = p * r + 1.6666519523e-1f;
+  p = p * r + 4.9999993373e-1f;
+  p = (p * r + 1.0f) * r + 1.0f;
+#if VECTOR_BYTES == 64
+  const __mmask16 is_zero = _mm512_cmp_ps_mask(x, lowest, _CMP_LT_OQ);  // a NaN stays
+  return _mm512_maskz_scalef_ps(~is_zero, p, n);
+#else
+  const Floats y = (Floats)((Ints)p + ((Ints)shifted << 23));
   return x >= lowest ? y : (x < lowest ? Floats{} : x);  // a NaN stays
+#endif
 }
 
 }  // namespace
