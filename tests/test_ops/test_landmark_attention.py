@@ -1,7 +1,8 @@
-"""Landmark attention on the CPU: the definition, its oracles and the `cpu` backend."""
+"""Landmark attention on the CPU: the definition, its oracles and the CPU backends."""
 
 from functools import partial
 
+import compiled_extension
 import pytest
 import torch
 from operator_checks import check_operator, every_case
@@ -29,10 +30,18 @@ SHAPES = {
     'heads 32, mixed heads 64': dict(B=1, N=9, L=4, M=32, E=64, D=2),
     'fewer mixed heads': dict(M=4, E=2, N=13),
     'odd width': dict(D=5, E=3),
+    'parts of tokens': dict(N=401, L=9, M=2, D=20, E=3),
 }
+compiled = compiled_extension.compiled
+both_backends = pytest.mark.parametrize(
+    'name', ['torch', pytest.param('cpp', marks=compiled_extension.NEEDED)]
+)
 
 
-def backend(name):
+@pytest.fixture
+def attention(request, name):
+    if name == 'cpp':
+        request.getfixturevalue('compiled')
     return partial(landmark_attention, backend=name)
 
 
@@ -58,26 +67,66 @@ def test_definitions_against_dense_map(shape):
         check_operator(definition, inputs, expected=dense)
 
 
+@both_backends
 @every_case(shape=SHAPES)
-def test_cpu_backend(shape, dtype):
-    check_operator(backend('torch'), make_landmark_inputs(**shape, dtype=dtype))
+def test_cpu_backends(attention, name, shape, dtype):
+    """In float32 for float64 where the backend is `cpp`, which has none."""
+    dtype = torch.float32 if name == 'cpp' and dtype == torch.float64 else dtype
+    check_operator(attention, make_landmark_inputs(**shape, dtype=dtype))
 
 
-def test_cpu_backend_in_several_chunks(monkeypatch):
+@pytest.mark.parametrize('name', ['torch'])
+def test_torch_backend_in_several_chunks(attention, monkeypatch):
     monkeypatch.setattr(torch_impl, 'CHUNK_ELEMENTS', 64)
     monkeypatch.setattr(torch_impl, 'MIN_ROWS', 3)
-    check_operator(backend('torch'), make_landmark_inputs(E=6))
+    check_operator(attention, make_landmark_inputs(E=6))
 
 
-def test_mixing_on_one_side_only():
+@both_backends
+def test_mixing_on_one_side_only(attention):
     inputs = make_landmark_inputs(E=3)
-    check_operator(backend('torch'), [*inputs[:5], None, None, *inputs[7:]])
-    check_operator(backend('torch'), [*inputs[:7], None, None])
+    check_operator(attention, [*inputs[:5], None, None, *inputs[7:]])
+    check_operator(attention, [*inputs[:7], None, None])
 
 
+@both_backends
 @pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=str)
-def test_large_scores_stay_finite(dtype):
+def test_large_scores_stay_finite(attention, dtype):
     inputs = make_landmark_inputs(E=3, dtype=dtype)
     q, k, *rest = inputs
-    out, grads = run_with_grads(backend('torch'), [q * 100, k * 100, *rest])
+    out, grads = run_with_grads(attention, [q * 100, k * 100, *rest])
     assert all(x.isfinite().all() for x in (out, *grads))
+
+
+@both_backends
+def test_scores_far_below_zero(attention):
+    """What pads a tile of tokens has no weight."""
+    q, k, v, q_landmarks, k_landmarks = make_landmark_inputs(N=37)[:5]
+    inputs = [-20 * q.abs(), -20 * k.abs(), v, q_landmarks.abs(), k_landmarks.abs()]
+    check_operator(attention, inputs)
+
+
+@both_backends
+def test_nan_in_a_query_stays_there(attention):
+    q, *rest = make_landmark_inputs(N=49, E=3)
+    q = q.clone()
+    q[0, 17, 1, 3] = float('nan')
+    out, (dq, *_) = run_with_grads(attention, [q, *rest])
+    broken = torch.zeros(q.shape[:2], dtype=torch.bool)
+    broken[0, 17] = True
+    for x in (out, dq):
+        assert torch.equal(x.isnan().flatten(2).any(2), broken)
+
+
+@pytest.mark.parametrize('name', [pytest.param('cpp', marks=compiled_extension.NEEDED)])
+def test_threads_change_no_result(attention):
+    inputs = make_landmark_inputs(N=401, L=9, E=3)
+    before, results = torch.get_num_threads(), []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            out, grads = run_with_grads(attention, inputs)
+            results.append([out, *grads])
+    finally:
+        torch.set_num_threads(before)
+    assert all(map(torch.equal, *results))

@@ -39,6 +39,13 @@ STABLE_TORCH_LIBRARY(mmattn_extension, library) {
       "bool align_corners, Tensor(a!) grad_q, Tensor(b!) grad_k, Tensor(c!) grad_v, "
       "Tensor(d!) grad_positions, Tensor(e!) grad_table) -> ()");
   library.def(
+      "landmark_attention(Tensor x, Tensor y, Tensor y_columns, Tensor w1, "
+      "Tensor w1_columns, Tensor w2, Tensor w2_columns, int part_size, "
+      "Tensor? w=None, Tensor? z=None, Tensor? z_columns=None, Tensor? lse=None, "
+      "Tensor? delta=None, Tensor(a!)? new_lse=None, Tensor(b!)? new_delta=None, "
+      "Tensor(c!)? out=None, Tensor(d!)? sum_w=None, Tensor(e!)? dx=None, "
+      "Tensor(f!)? dy=None, Tensor(g!)? dw1=None, Tensor(h!)? dw2=None) -> ()");
+  library.def(
       "structure_aware_attention_forward(Tensor q, Tensor k, Tensor v, Tensor w_a, "
       "Tensor w_b, Tensor bias, int[] grid, Tensor(a!) out, Tensor(b!) patterns) -> "
       "()");

@@ -41,6 +41,10 @@ inline Tokens tokens_of(const Tensor& x) {
       {x.stride(0), x.stride(1), x.stride(2), x.stride(3)}};
 }
 
+inline Tokens tokens_of(const std::optional<Tensor>& x) {
+  return x ? tokens_of(*x) : Tokens{};
+}
+
 inline float* floats_of(const std::optional<Tensor>& x) {
   return x ? static_cast<float*>(x->mutable_data_ptr()) : nullptr;
 }

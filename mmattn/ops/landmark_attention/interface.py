@@ -15,7 +15,7 @@ from ..common.checks import (
 )
 from ..common.operator import Operator
 from ..common.precision import cast_under_autocast, compute_dtype, without_autocast
-from . import inspection, reference, torch_impl, triton_impl
+from . import cpp_impl, inspection, reference, torch_impl, triton_impl
 
 
 def landmark_attention(
@@ -46,7 +46,7 @@ def landmark_attention(
         w1_q, w1_k: shape (E, M), applied to scores. None is the identity.
         w2_q, w2_k: shape (M, E), applied to the softmax. None is the identity.
             w1 and w2 of one side must both be given or both be None.
-        backend: 'triton', 'torch', 'reference', or None for the fastest one that
+        backend: 'triton', 'cpp', 'torch', 'reference', or None for the fastest one that
             supports the call. It is 'reference' in forward mode, under
             `torch.func.grad`, and on CPUs where small maps need gradients. Only
             'reference' supports second derivatives.
@@ -95,14 +95,17 @@ def _check(attention, mixing):
 
 def _outputs(q, k, v, q_landmarks, k_landmarks, w1_q, w2_q, w1_k, w2_k, *, backend):
     """Return an empty output, context `A_K v` and softmax statistics."""
+    B, L, M, D = k_landmarks.shape
+    context, statistics = (B, L, M, D), (0,)  # 'torch' computes statistics again
+    if backend == 'cpp':
+        context, statistics = (B, M, L, D), (B, M if w1_k is None else len(w1_k), L)
+    elif backend == 'triton':
+        statistics = (triton_impl.num_statistics(q, k_landmarks, w1_q, w1_k),)
     dtype = compute_dtype(q.dtype)
-    num_statistics = 0  # the backward of the backend 'torch' computes them again
-    if backend == 'triton':
-        num_statistics = triton_impl.num_statistics(q, k_landmarks, w1_q, w1_k)
     return (
         torch.empty_like(q, memory_format=torch.contiguous_format),
-        q.new_empty(k_landmarks.shape, dtype=dtype),
-        q.new_empty(num_statistics, dtype=dtype),
+        q.new_empty(context, dtype=dtype),
+        q.new_empty(statistics, dtype=dtype),
     )
 
 
@@ -121,7 +124,7 @@ def _example(device: str, dtype: torch.dtype) -> tuple[tuple, dict]:
 OPERATOR = Operator(
     'landmark_attention',
     reference.landmark_attention_reference,
-    {'triton': triton_impl, 'torch': torch_impl},
+    {'triton': triton_impl, 'cpp': cpp_impl, 'torch': torch_impl},
     tensors='Tensor q, Tensor k, Tensor v, Tensor q_landmarks, Tensor k_landmarks, '
     'Tensor? w1_q, Tensor? w2_q, Tensor? w1_k, Tensor? w2_k',
     outputs=_outputs,
