@@ -43,9 +43,7 @@ MMATTN_INLINE void scatter(
     scatter_vectors<A, 1>(
         offsets, weights, grad + c, value + c, grad_value + c, products);
   }
-  A lanes[4][kLanesOf<A>];
-  std::memcpy(lanes, products, sizeof(lanes));
-  sum_lanes<A, kLanesOf<A>>(lanes, sums);
+  sum_lanes(products, sums);
   for (int k = 0; c < D && k < 4; ++k) {
     for (int64_t i = c; offsets[k] >= 0 && i < D; ++i) {
       sums[k] += grad[i] * value[offsets[k] + i];
@@ -58,17 +56,7 @@ MMATTN_INLINE void scatter(
 template <class A, class T>
 class Backward {
  public:
-  explicit Backward(const Call& call)
-      : call_(call),
-        sizes_(call.sizes),
-        samples_(call),
-        sides_(sizes_.form == Form::kReferenceBoxes ? 4 : 2),
-        value_(sizes_.S * sizes_.D),
-        grad_value_(sizes_.S * sizes_.D),
-        grad_(sizes_.D),
-        grad_weights_(samples_.count()),
-        grad_points_(2 * samples_.count()),
-        grad_reference_(4 * sizes_.reference_levels) {}
+  explicit Backward(const Call& call) : call_(call) {}
 
   void run(int64_t task) {
     const int64_t m = task % sizes_.M, image = task / sizes_.M;
@@ -173,10 +161,13 @@ class Backward {
   }
 
   const Call& call_;
-  const Sizes& sizes_;
-  Samples<A> samples_;
-  const int64_t sides_;
-  Buffer<A> value_, grad_value_, grad_, grad_weights_, grad_points_, grad_reference_;
+  const Sizes& sizes_ = call_.sizes;
+  Samples<A> samples_{call_};
+  const int64_t sides_ = sizes_.form == Form::kReferenceBoxes ? 4 : 2;
+  Buffer<A> value_{sizes_.S * sizes_.D}, grad_value_{sizes_.S * sizes_.D};
+  Buffer<A> grad_{sizes_.D}, grad_weights_{samples_.count()};
+  Buffer<A> grad_points_{2 * samples_.count()};
+  Buffer<A> grad_reference_{4 * sizes_.reference_levels};
 };
 
 template <class A, class T>

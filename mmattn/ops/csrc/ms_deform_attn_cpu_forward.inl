@@ -40,7 +40,7 @@ void weigh(const Buffer<Tap<A, T>>& taps, int64_t count, int64_t D, A* out) {
   for (; channel < D; ++channel) {
     A sum = 0;
     for (int64_t i = 0; i < count; ++i) {
-      sum += taps[i].weight * static_cast<A>(widen(taps[i].pixel[channel]));
+      sum += taps[i].weight * static_cast<A>(taps[i].pixel[channel]);
     }
     out[channel] = sum;
   }

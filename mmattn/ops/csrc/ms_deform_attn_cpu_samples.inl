@@ -15,21 +15,13 @@ constexpr int kLanesOf = VectorOf<A>::kLanes;
 
 template <class A, class T>
 MMATTN_INLINE Vector<A> load_vector(const T* from) {
-  Vector<A> x;
-  if constexpr (std::is_same_v<A, T>) {
-    std::memcpy(&x, from, sizeof(x));
-#if VECTOR_BYTES == 32
-  } else if constexpr (std::is_same_v<T, Half> && kLanesOf<A> == 8) {
-    const __m256 wide =
-        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-    std::memcpy(&x, &wide, sizeof(x));
-#endif
+  if constexpr (std::is_same_v<A, float>) {
+    return load_as_float(from);
   } else {
-    for (int i = 0; i < kLanesOf<A>; ++i) {
-      x[i] = widen(from[i]);
-    }
+    Vector<A> x;
+    std::memcpy(&x, from, sizeof(x));
+    return x;
   }
-  return x;
 }
 
 template <class A>
@@ -38,23 +30,17 @@ MMATTN_INLINE void store_vector(A* to, const Vector<A>& x) {
 }
 
 // Sums the lanes of each of four vectors.
-template <class A, int kWidth>
-MMATTN_INLINE void sum_lanes(const A (&lanes)[4][kWidth], A (&sums)[4]) {
-  if constexpr (kWidth == 1) {
-    for (int k = 0; k < 4; ++k) {
-      sums[k] = lanes[k][0];
+MMATTN_INLINE void sum_lanes(const Vector<float> (&x)[4], float (&sums)[4]) {
+  const Four all = sum_lanes(x[0], x[1], x[2], x[3]);
+  std::memcpy(sums, &all, sizeof(sums));
+}
+
+MMATTN_INLINE void sum_lanes(const Vector<double> (&x)[4], double (&sums)[4]) {
+  for (int k = 0; k < 4; ++k) {
+    sums[k] = 0;
+    for (int i = 0; i < kLanesOf<double>; ++i) {
+      sums[k] += x[k][i];
     }
-  } else {
-    typedef A Part __attribute__((vector_size(kWidth / 2 * sizeof(A))));
-    A halves[4][kWidth / 2];
-    for (int k = 0; k < 4; ++k) {
-      Part low, high;
-      std::memcpy(&low, lanes[k], sizeof(low));
-      std::memcpy(&high, lanes[k] + kWidth / 2, sizeof(high));
-      low += high;
-      std::memcpy(halves[k], &low, sizeof(low));
-    }
-    sum_lanes<A, kWidth / 2>(halves, sums);
   }
 }
 
@@ -62,17 +48,7 @@ MMATTN_INLINE void sum_lanes(const A (&lanes)[4][kWidth], A (&sums)[4]) {
 template <class A>
 class Samples {
  public:
-  explicit Samples(const Call& call)
-      : call_(call),
-        sizes_(call.sizes),
-        count_(sizes_.L * sizes_.P),
-        sides_(sizes_.form == Form::kReferenceBoxes ? 4 : 2),
-        levels(sizes_.L),
-        points(2 * count_),
-        weights(count_),
-        corners(count_),
-        raw_reference_(4 * sizes_.reference_levels),
-        references_(sizes_.L) {
+  explicit Samples(const Call& call) : call_(call) {
     int64_t start = 0;
     for (int64_t l = 0; l < sizes_.L; ++l) {
       const int64_t rows = call.shapes[2 * l], columns = call.shapes[2 * l + 1];
@@ -154,17 +130,18 @@ class Samples {
   }
 
   const Call& call_;
-  const Sizes& sizes_;
-  const int64_t count_, sides_;
+  const Sizes& sizes_ = call_.sizes;
+  const int64_t count_ = sizes_.L * sizes_.P;
+  const int64_t sides_ = sizes_.form == Form::kReferenceBoxes ? 4 : 2;
 
  public:
-  Buffer<Level<A>> levels;
-  Buffer<A> points, weights;
-  Buffer<Corners<A>> corners;
+  Buffer<Level<A>> levels{sizes_.L};
+  Buffer<A> points{2 * count_}, weights{count_};
+  Buffer<Corners<A>> corners{count_};
 
  private:
-  Buffer<A> raw_reference_;
-  Buffer<Reference<A>> references_;
+  Buffer<A> raw_reference_{4 * sizes_.reference_levels};
+  Buffer<Reference<A>> references_{sizes_.L};
 };
 
 }  // namespace

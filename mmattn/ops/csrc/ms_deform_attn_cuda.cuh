@@ -51,11 +51,11 @@ struct Loaded {
 
   __device__ __forceinline__ float operator[](int c) const {
     if constexpr (sizeof(Word) == sizeof(T)) {
-      return widen(bit_cast<T>(words[c]));
+      return bit_cast<T>(words[c]);
     } else if constexpr (std::is_same_v<T, BFloat16>) {
       return bit_cast<float>(c % 2 ? words[c / 2] & 0xffff0000 : words[c / 2] << 16);
     } else {
-      return widen(T{static_cast<uint16_t>(words[c / 2] >> c % 2 * 16)});
+      return T(static_cast<uint16_t>(words[c / 2] >> c % 2 * 16), T::from_bits());
     }
   }
 };
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(128, 5)
   Packet<T, kWidth> out;
 #pragma unroll
   for (int c = 0; c < kWidth; ++c) {
-    narrow(sums[c], out.items[c]);
+    out.items[c] = static_cast<T>(sums[c]);
   }
   *reinterpret_cast<Packet<T, kWidth>*>(
       static_cast<T*>(p.out) + item.index * p.sizes.D + channel) = out;

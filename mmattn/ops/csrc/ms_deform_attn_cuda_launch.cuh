@@ -125,16 +125,7 @@ void launch_forward(
     const Tensor& out, MMATTN_STREAM stream) {
   Parameters p = make_parameters(value, points, weights, reference, shapes);
   p.out = out.mutable_data_ptr();
-  switch (storage_of(value)) {
-    case Storage::kFloat:
-      return run_forward<float>(p, stream);
-    case Storage::kHalf:
-      return run_forward<Half>(p, stream);
-    case Storage::kBFloat16:
-      return run_forward<BFloat16>(p, stream);
-    default:
-      STD_TORCH_CHECK(false, "value has no type that the kernels have");
-  }
+  with_type_of(storage_of(value), [&](auto x) { run_forward<decltype(x)>(p, stream); });
 }
 
 void launch_backward(
@@ -145,22 +136,12 @@ void launch_backward(
     const std::optional<Tensor>& grad_reference, MMATTN_STREAM stream) {
   Parameters p = make_parameters(value, points, weights, reference, shapes);
   p.grad = grad.mutable_data_ptr();
-  p.grad_value = static_cast<float*>(grad_value.mutable_data_ptr());
+  p.grad_value = floats_of(grad_value);
   p.grad_points = grad_points.mutable_data_ptr();
   p.grad_weights = grad_weights.mutable_data_ptr();
-  if (grad_reference) {
-    p.grad_reference = static_cast<float*>(grad_reference->mutable_data_ptr());
-  }
-  switch (storage_of(value)) {
-    case Storage::kFloat:
-      return run_backward<float>(p, stream);
-    case Storage::kHalf:
-      return run_backward<Half>(p, stream);
-    case Storage::kBFloat16:
-      return run_backward<BFloat16>(p, stream);
-    default:
-      STD_TORCH_CHECK(false, "value has no type that the kernels have");
-  }
+  p.grad_reference = floats_of(grad_reference);
+  with_type_of(
+      storage_of(value), [&](auto x) { run_backward<decltype(x)>(p, stream); });
 }
 
 }  // namespace

@@ -102,23 +102,10 @@ MMATTN_INLINE Floats load_as_float(const T* from) {
 #else
     Floats x;
     for (int i = 0; i < kLanes; ++i) {
-      x[i] = widen(from[i]);
+      x[i] = from[i];
     }
     return x;
 #endif
-  }
-}
-
-// Calls a function with a number of the storage type.
-template <class Function>
-MMATTN_INLINE void with_type_of(Storage storage, const Function& function) {
-  switch (storage) {
-    case Storage::kHalf:
-      return function(Half());
-    case Storage::kBFloat16:
-      return function(BFloat16());
-    default:
-      return function(0.0f);
   }
 }
 
@@ -140,7 +127,7 @@ MMATTN_INLINE void read_row(const T* from, int64_t stride, int64_t count, float*
     }
   }
   for (; i < count; ++i) {
-    to[i] = widen(from[i * stride]);
+    to[i] = from[i * stride];
   }
   for (; i % kLanes; ++i) {
     to[i] = 0;
@@ -157,7 +144,7 @@ MMATTN_INLINE void write_row(const float* from, int64_t count, T* to) {
     }
   }
   for (; i < count; ++i) {
-    narrow(from[i], to[i]);
+    to[i] = static_cast<T>(from[i]);
   }
 }
 
