@@ -7,35 +7,7 @@ namespace {
 template <class T>
 class Gradients {
  public:
-  explicit Gradients(const DeformableCall& call)
-      : call_(call),
-        head_(call),
-        D(call.D),
-        DP(head_.DP),
-        rows_((call.H + call.splits - 1) / call.splits),
-        window_(most_rows_of_table()),
-        line_(round_up(window_ + 1, kLanes) + kLanes),
-        height_(round_up(call.Th + 4 + line_, kLanes)),
-        queries_(rows_ * D * kTile),
-        grads_(rows_ * D * kTile),
-        query_rows_(rows_ * kTile * DP),
-        grad_rows_(rows_ * kTile * DP),
-        dqueries_(rows_ * DP * kTile),
-        lse_(rows_ * kTile),
-        delta_(rows_ * kTile),
-        key_rows_(round_up(call.K, kBlock) * DP),
-        values_(round_up(call.K, kBlock) * D),
-        dkeys_(round_up(call.K, kBlock) * DP),
-        dvalues_(round_up(call.K, kBlock) * DP),
-        shares_(kBackwardBlock * kTile + kLanes),
-        dscores_(kBackwardBlock * kTile + kLanes),
-        sums_(kBackwardBlock * window_ * kTile),
-        shared_sums_(kBackwardBlock * window_ * kTile),
-        columns_(kTile * line_),
-        shared_columns_(kTile * line_),
-        table_((call.Tw + 4) * height_),
-        dtable_((call.Tw + 4) * height_),
-        row_(DP) {}
+  explicit Gradients(const DeformableCall& call) : call_(call) {}
 
   void run(int64_t task) {
     const int64_t m = task % call_.M, b = task / call_.M % call_.B;
@@ -285,13 +257,27 @@ class Gradients {
   }
 
   const DeformableCall& call_;
-  Head<T> head_;
-  const int64_t D, DP, rows_, window_, line_, height_;
-  Buffer<float> queries_, grads_, query_rows_, grad_rows_, dqueries_, lse_, delta_;
-  Buffer<float> key_rows_, values_, dkeys_, dvalues_, shares_, dscores_;
+  Head<T> head_{call_};
+  const int64_t D = call_.D, DP = head_.DP;
+  const int64_t rows_ = (call_.H + call_.splits - 1) / call_.splits;
+  const int64_t window_ = most_rows_of_table();
+  const int64_t line_ = round_up(window_ + 1, kLanes) + kLanes;
+  const int64_t height_ = round_up(call_.Th + 4 + line_, kLanes);
+  const int64_t keys_ = round_up(call_.K, kBlock);
+  Buffer<float> queries_{rows_ * D * kTile}, grads_{rows_ * D * kTile};
+  Buffer<float> query_rows_{rows_ * kTile * DP}, grad_rows_{rows_ * kTile * DP};
+  Buffer<float> dqueries_{rows_ * DP * kTile}, lse_{rows_ * kTile};
+  Buffer<float> delta_{rows_ * kTile}, key_rows_{keys_ * DP}, values_{keys_ * D};
+  Buffer<float> dkeys_{keys_ * DP}, dvalues_{keys_ * DP};
+  Buffer<float> shares_{kBackwardBlock * kTile + kLanes};
+  Buffer<float> dscores_{kBackwardBlock * kTile + kLanes};
   // By row of the table: gradients of scores, and these times the share of the next row.
-  Buffer<float> sums_, shared_sums_, columns_, shared_columns_;
-  Buffer<float> table_, dtable_, row_;  // tables (Tw + 4, height), with margins of two
+  Buffer<float> sums_{kBackwardBlock * window_ * kTile};
+  Buffer<float> shared_sums_{kBackwardBlock * window_ * kTile};
+  Buffer<float> columns_{kTile * line_}, shared_columns_{kTile * line_};
+  // Tables (Tw + 4, height), with margins of two.
+  Buffer<float> table_{(call_.Tw + 4) * height_}, dtable_{(call_.Tw + 4) * height_};
+  Buffer<float> row_{DP};
 };
 
 // Computes some tasks of splits * B * M, which write to different places.

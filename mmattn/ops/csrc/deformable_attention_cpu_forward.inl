@@ -5,14 +5,7 @@ namespace {
 template <class T>
 class Attention {
  public:
-  explicit Attention(const DeformableCall& call)
-      : head(call),
-        queries(head.D * kTile),
-        values(head.DP * kTile),
-        top(kTile),
-        total(kTile),
-        scores_(kBlock * kTile + kLanes),
-        row_(head.DP) {}
+  explicit Attention(const DeformableCall& call) : head(call) {}
 
   // Attends from `count` queries from `first` on. Afterwards `values` holds the output
   // (DP, kTile), `top` and `total` the statistics of its softmax.
@@ -73,7 +66,8 @@ class Attention {
   }
 
   Head<T> head;
-  Buffer<float> queries, values, top, total;
+  Buffer<float> queries{head.D * kTile}, values{head.DP * kTile};
+  Buffer<float> top{kTile}, total{kTile};
 
  private:
   void read_queries(int64_t b, int64_t m, int64_t first, int64_t count) {
@@ -116,7 +110,7 @@ class Attention {
   }
 
   Segment segments_[kTile];
-  Buffer<float> scores_, row_;
+  Buffer<float> scores_{kBlock * kTile + kLanes}, row_{head.DP};
 };
 
 // Computes some tiles of all images and heads.

@@ -75,26 +75,7 @@ struct Segment {
 template <class T>
 class Head {
  public:
-  explicit Head(const DeformableCall& call)
-      : call(call),
-        y(call.H, call.Th, call.align_corners),
-        x(call.W, call.Tw, call.align_corners),
-        step(
-            x.step == 1      ? Step::kUnit
-                : x.step < 1 ? Step::kSmall
-                             : Step::kLarge),
-        D(call.D),
-        DP(round_up(call.D, kLanes)),
-        reach_(step == Step::kLarge ? 2 + (int64_t)(1 + kLanes * x.step) : kLanes),
-        width_(call.Tw + 2 * (reach_ + 1)),
-        origin_(2 * width_ + reach_ + 1),
-        keys(round_up(call.K, kBlock) * D),
-        values(round_up(call.K, kBlock) * DP),
-        xs(call.K),
-        ys(call.K),
-        table_(width_ * (call.Th + 3)),
-        slopes_(width_ * (call.Th + 3)),
-        row_(DP) {}
+  explicit Head(const DeformableCall& call) : call(call) {}
 
   void read(int64_t b, int64_t m) {
     pack_rows(call.k, b, m, keys);
@@ -231,24 +212,30 @@ class Head {
   }
 
   const DeformableCall& call;
-  const Axis y, x;
-  const Step step;
-  const int64_t D, DP;
+  const Axis y{call.H, call.Th, call.align_corners};
+  const Axis x{call.W, call.Tw, call.align_corners};
+  const Step step = x.step == 1 ? Step::kUnit
+      : x.step < 1              ? Step::kSmall
+                                : Step::kLarge;
+  const int64_t D = call.D, DP = round_up(D, kLanes);
 
  private:
   float* row_of(float* table, int64_t i) const {
     return table + origin_ + i * width_;
   }
 
-  const int64_t reach_, width_;  // numbers that a vector reads; row with its margins
-  const int64_t origin_;  // of a table with its margins
+  // Numbers that a vector reads; row with its margins; origin of a table with these.
+  const int64_t reach_ =
+      step == Step::kLarge ? 2 + (int64_t)(1 + kLanes * x.step) : kLanes;
+  const int64_t width_ = call.Tw + 2 * (reach_ + 1), origin_ = 2 * width_ + reach_ + 1;
+  const int64_t keys_ = round_up(call.K, kBlock), table_size_ = width_ * (call.Th + 3);
 
  public:
-  Buffer<float> keys, values;
-  Buffer<double> xs, ys;  // positions of keys
+  Buffer<float> keys{keys_ * D}, values{keys_ * DP};
+  Buffer<double> xs{call.K}, ys{call.K};  // positions of keys
 
  private:
-  Buffer<float> table_, slopes_, row_;
+  Buffer<float> table_{table_size_}, slopes_{table_size_}, row_{DP};
 };
 
 }  // namespace

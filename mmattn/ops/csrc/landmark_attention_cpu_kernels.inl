@@ -328,18 +328,15 @@ class Part {
   float *const dw1_ = take(E * M), *const dw2_ = take(M * E);
 };
 
-// Computes some parts of all images.
-template <class T>
-void attend_parts(const LandmarkCall& call, int64_t begin, int64_t end) {
-  Part<T> part(call, kept_memory(Part<T>(call, nullptr).size()));
-  for (int64_t task = begin; task < end; ++task) {
-    part.run(task);
-  }
-}
-
 }  // namespace
 
+// Computes some parts of all images.
 inline void landmark_attention(const LandmarkCall& call, int64_t begin, int64_t end) {
-  with_type_of(
-      call.storage, [&](auto x) { attend_parts<decltype(x)>(call, begin, end); });
+  with_type_of(call.storage, [&](auto x) {
+    using Type = Part<decltype(x)>;
+    Type part(call, kept_memory(Type(call, nullptr).size()));
+    for (int64_t task = begin; task < end; ++task) {
+      part.run(task);
+    }
+  });
 }

@@ -46,16 +46,7 @@ void write_token(
 
 // What the tasks of one head of one image share.
 struct Head {
-  Head(const LocalCall& call, int64_t b, int64_t m)
-      : call(call),
-        b(b),
-        m(m),
-        D(call.D),
-        vectors(num_vectors(call.D)),
-        width(vectors * kLanes),
-        scale(1 / std::sqrt(static_cast<float>(call.D))),
-        alpha(call.soft ? call.alpha[m] : 0),
-        rows((b * call.M + m) * call.N) {}
+  Head(const LocalCall& call, int64_t b, int64_t m) : call(call), b(b), m(m) {}
 
   // Returns the index of a patch among tokens.
   int64_t token(int64_t y, int64_t x) const {
@@ -63,9 +54,10 @@ struct Head {
   }
 
   const LocalCall& call;
-  const int64_t b, m, D, vectors, width;
-  const float scale, alpha;
-  const int64_t rows;  // place of the head in (B, M, N)
+  const int64_t b, m, D = call.D, vectors = num_vectors(D), width = vectors * kLanes;
+  const float scale = 1 / std::sqrt(static_cast<float>(D));
+  const float alpha = call.soft ? call.alpha[m] : 0;
+  const int64_t rows = (b * call.M + m) * call.N;  // place of the head in (B, M, N)
 };
 
 // Two tensors' tokens side by side, `2 * width` numbers a token: rows of the map in a
@@ -73,15 +65,7 @@ struct Head {
 class Ring {
  public:
   Ring(const Head& head, const Tokens& x, float factor, const Tokens& y, int64_t rows)
-      : head_(head),
-        x_(x),
-        y_(y),
-        factor_(factor),
-        capacity_(rows),
-        step_(2 * head.width),
-        row_(head.call.columns.side * step_),
-        numbers_(rows * row_),
-        special_(head.call.special * step_) {
+      : head_(head), x_(x), y_(y), factor_(factor), capacity_(rows) {
     read(0, head.call.special, special_);
   }
 
@@ -107,23 +91,15 @@ class Ring {
   const Head& head_;
   const Tokens &x_, &y_;
   const float factor_;
-  const int64_t capacity_, step_, row_;
-  Buffer<float> numbers_, special_;
+  const int64_t capacity_, step_ = 2 * head_.width;
+  const int64_t row_ = head_.call.columns.side * step_;
+  Buffer<float> numbers_{capacity_ * row_}, special_{head_.call.special * step_};
 };
 
 // The keys and biases of a query, one at a time along a row of the map.
 class Window {
  public:
-  Window(const Head& head, Ring& ring)
-      : head_(head),
-        ring_(ring),
-        step_(2 * head.width),
-        size_(
-            num_vectors(head.call.max_keys * head.call.max_keys + head.call.special) *
-            kLanes),
-        keys(size_ + 4),
-        bias(size_ + kLanes),
-        rows_(head.call.max_keys) {}
+  Window(const Head& head, Ring& ring) : head_(head), ring_(ring) {}
 
   // Returns the largest number of keys, in whole vectors.
   int64_t size() const {
@@ -190,17 +166,18 @@ class Window {
  private:
   const Head& head_;
   Ring& ring_;
-  const int64_t step_, size_;
+  const LocalCall& call_ = head_.call;
+  const int64_t step_ = 2 * head_.width;
+  const int64_t size_ =
+      num_vectors(call_.max_keys * call_.max_keys + call_.special) * kLanes;
   int64_t y_ = 0, first_y_ = 0, num_y_ = 0, num_x_ = -1, offset_ = 0;
+  Buffer<float*> rows_{call_.max_keys};
 
  public:
-  Buffer<const float*> keys;
-  Buffer<float> bias;
+  Buffer<const float*> keys{size_ + 4};
+  Buffer<float> bias{size_ + kLanes};
   int64_t count = 0;
   int64_t others = 0;  // tokens outside, if they have weight
-
- private:
-  Buffer<float*> rows_;
 };
 
 // Replaces what follows `count` numbers in the last vector.

@@ -4,20 +4,7 @@ namespace {
 template <class T>
 class Backward : Maps<T> {
  public:
-  Backward(const StructureAwareCall& call, int64_t part)
-      : Maps<T>(call),
-        spectrum_size_(H * half * 2),
-        grad_w_a_(call.grad_w_a + part * blocks * call.K * spectrum_size_ * kLanes),
-        grad_w_b_(call.grad_w_b + part * call.K * spectrum_size_),
-        grad_bias_(call.grad_bias + part * blocks * call.K * kLanes),
-        q_scales_(2 * N),
-        k_scales_(2 * N),
-        grad_patterns_(2 * call.K * N),
-        grad_spectrum_(N),
-        x_(blocks * N),
-        y_(blocks * N),
-        grad_x_(blocks * N),
-        grad_y_(blocks * N) {}
+  Backward(const StructureAwareCall& of, int64_t part) : Maps<T>(of), part_(part) {}
 
   void run(int64_t b, int64_t m) {
     this->set_pair(b, m);
@@ -189,10 +176,14 @@ class Backward : Maps<T> {
     }
   }
 
-  const int64_t spectrum_size_;
-  float *const grad_w_a_, *const grad_w_b_, *const grad_bias_;
-  Buffer<float> q_scales_, k_scales_, grad_patterns_;
-  Buffer<Complex> grad_spectrum_, x_, y_, grad_x_, grad_y_;
+  const int64_t part_, spectrum_size_ = H * half * 2, K_ = call.K;
+  float* const grad_w_a_ =
+      call.grad_w_a + part_ * blocks * K_ * spectrum_size_ * kLanes;
+  float* const grad_w_b_ = call.grad_w_b + part_ * K_ * spectrum_size_;
+  float* const grad_bias_ = call.grad_bias + part_ * blocks * K_ * kLanes;
+  Buffer<float> q_scales_{2 * N}, k_scales_{2 * N}, grad_patterns_{2 * K_ * N};
+  Buffer<Complex> grad_spectrum_{N}, x_{blocks * N}, y_{blocks * N};
+  Buffer<Complex> grad_x_{blocks * N}, grad_y_{blocks * N};
 };
 
 }  // namespace

@@ -8,18 +8,7 @@ namespace {
 template <class T>
 class Maps {
  protected:
-  explicit Maps(const StructureAwareCall& call)
-      : call(call),
-        H(call.H),
-        W(call.W),
-        N(H * W),
-        half(W / 2 + 1),
-        blocks(num_vectors(call.D)),
-        share(1.0f / N),
-        rows_(W),
-        columns_(H),
-        spectrum_(N),
-        product_(N) {}
+  explicit Maps(const StructureAwareCall& call) : call(call) {}
 
   void set_pair(int64_t b, int64_t m) {
     b_ = b;
@@ -203,19 +192,19 @@ class Maps {
   static constexpr int64_t kAhead = 8;  // tokens to prefetch
 
   const StructureAwareCall& call;
-  const int64_t H, W, N, half, blocks;
-  const float share;  // makes a transform there and back the identity
+  const int64_t H = call.H, W = call.W, N = H * W, half = W / 2 + 1;
+  const int64_t blocks = num_vectors(call.D);
+  const float share = 1.0f / N;  // makes a transform there and back the identity
   int64_t b_ = 0, m_ = 0;
   int heads_ = 2;
-  Transform rows_, columns_;
-  Buffer<Complex> spectrum_, product_;
+  Transform rows_{W}, columns_{H};
+  Buffer<Complex> spectrum_{N}, product_{N};
 };
 
 template <class T>
 class Forward : Maps<T> {
  public:
-  explicit Forward(const StructureAwareCall& call, int64_t)
-      : Maps<T>(call), sums_(N), x_(blocks * N), q_(blocks * N), single_(W) {}
+  Forward(const StructureAwareCall& call, int64_t) : Maps<T>(call) {}
 
   void run(int64_t b, int64_t m) {
     this->set_pair(b, m);
@@ -279,8 +268,8 @@ class Forward : Maps<T> {
     }
   }
 
-  Buffer<Complex> sums_, x_, q_;
-  Buffer<float> single_;  // patterns of no head
+  Buffer<Complex> sums_{N}, x_{blocks * N}, q_{blocks * N};
+  Buffer<float> single_{W};  // patterns of no head
 };
 
 }  // namespace

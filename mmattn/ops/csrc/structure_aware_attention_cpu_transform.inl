@@ -46,15 +46,7 @@ MMATTN_INLINE Complex quarter_turned(const Complex& x) {
 // 1 for the inverse, which is not divided by the length.
 class Transform {
  public:
-  explicit Transform(int64_t length)
-      : length_(length),
-        roots_(2 * length),
-        waves_(find_factors()),
-        first_(length),
-        second_(length),
-        result_(length),
-        sums_(length),
-        differences_(length) {
+  explicit Transform(int64_t length) : length_(length) {
     for (int64_t i = 0; i < length; ++i) {
       find_root(i);
     }
@@ -125,49 +117,34 @@ class Transform {
   const float* run_step(
       int64_t factor, int64_t part, const Complex* from, int64_t from_step, Complex* to,
       Step step, const float* waves) {
-    const auto butterflies = [&](const auto& of) {
-      of(std::false_type(), from, to, step);
-      for (int64_t p = 1; p < part; ++p) {
-        step.root = p * step.stride;
-        of(std::true_type(),
-           from + step.stride * p * from_step,
-           to + step.stride * factor * p * step.out_step,
-           step);
-      }
-    };
+    run_butterflies<kSign, false>(factor, from, to, step, waves);
+    for (int64_t p = 1; p < part; ++p) {
+      step.root = p * step.stride;
+      const Complex* const in = from + step.stride * p * from_step;
+      Complex* const out = to + step.stride * factor * p * step.out_step;
+      run_butterflies<kSign, true>(factor, in, out, step, waves);
+    }
+    return factor > 7 ? waves + 2 * waves_size(factor) : waves;
+  }
+
+  template <int kSign, bool kTurned>
+  MMATTN_INLINE void run_butterflies(
+      int64_t factor, const Complex* in, Complex* out, const Step& at,
+      const float* waves) {
     switch (factor) {
       case 2:
-        butterflies([&](auto turned, const Complex* in, Complex* out, const Step& at) {
-          step_of_2<kSign, turned>(in, out, at);
-        });
-        break;
+        return step_of_2<kSign, kTurned>(in, out, at);
       case 3:
-        butterflies([&](auto turned, const Complex* in, Complex* out, const Step& at) {
-          step_of_odd<kSign, turned, 3>(in, out, at);
-        });
-        break;
+        return step_of_odd<kSign, kTurned, 3>(in, out, at);
       case 4:
-        butterflies([&](auto turned, const Complex* in, Complex* out, const Step& at) {
-          step_of_4<kSign, turned>(in, out, at);
-        });
-        break;
+        return step_of_4<kSign, kTurned>(in, out, at);
       case 5:
-        butterflies([&](auto turned, const Complex* in, Complex* out, const Step& at) {
-          step_of_odd<kSign, turned, 5>(in, out, at);
-        });
-        break;
+        return step_of_odd<kSign, kTurned, 5>(in, out, at);
       case 7:
-        butterflies([&](auto turned, const Complex* in, Complex* out, const Step& at) {
-          step_of_odd<kSign, turned, 7>(in, out, at);
-        });
-        break;
+        return step_of_odd<kSign, kTurned, 7>(in, out, at);
       default:
-        butterflies([&](auto turned, const Complex* in, Complex* out, const Step& at) {
-          step_of_prime<kSign, turned>(in, out, at, factor, waves);
-        });
-        waves += 2 * waves_size(factor);
+        return step_of_prime<kSign, kTurned>(in, out, at, factor, waves);
     }
-    return waves;
   }
 
   // Finds the factors, and returns how many numbers their waves are.
@@ -356,8 +333,9 @@ class Transform {
   const int64_t length_;
   int num_factors_ = 0;
   int64_t factors_[64];
-  Buffer<float> roots_, waves_;
-  Buffer<Complex> first_, second_, result_, sums_, differences_;
+  Buffer<float> roots_{2 * length_}, waves_{find_factors()};
+  Buffer<Complex> first_{length_}, second_{length_}, result_{length_};
+  Buffer<Complex> sums_{length_}, differences_{length_};
 };
 
 }  // namespace
