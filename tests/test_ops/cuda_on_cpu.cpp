@@ -19,15 +19,9 @@
 #define MMATTN_SHARED(type, name) \
   type* const name = reinterpret_cast<type*>(emulated::shared.data())
 #define MMATTN_STREAM int
-#define MMATTN_LAUNCH(kernel, plan, stream, parameters) \
-  emulated::launch(                                     \
-      [&] { kernel(parameters); },                      \
-      emulated::name<kernel>(),                         \
-      parameters,                                       \
-      plan.blocks,                                      \
-      plan.passes,                                      \
-      plan.threads,                                     \
-      plan.shared)
+#define MMATTN_LAUNCH(kernel, plan, stream, parameters)                               \
+  emulated::launch([&] { kernel(parameters); }, emulated::name<kernel>(), parameters, \
+      plan.blocks, plan.passes, plan.threads, plan.shared)
 
 struct alignas(16) float4 {
   float x, y, z, w;
@@ -98,9 +92,8 @@ static void meet() {
 }
 
 // What executes a launch in place of the fibers, if it is set.
-using Executor = void (*)(
-    const char* name, const void* parameters, int64_t size, int64_t blocks,
-    int64_t passes, int64_t threads, int64_t shared);
+using Executor = void (*)(const char* name, const void* parameters, int64_t size,
+    int64_t blocks, int64_t passes, int64_t threads, int64_t shared);
 static Executor executor = nullptr;
 
 template <auto kKernel>
@@ -109,8 +102,7 @@ const char* name() {
 }
 
 template <class F, class P>
-void launch(
-    const F& kernel, const char* name, const P& parameters, int64_t blocks,
+void launch(const F& kernel, const char* name, const P& parameters, int64_t blocks,
     int64_t passes, int threads, int64_t bytes) {
   if (executor != nullptr) {
     return executor(
@@ -175,28 +167,16 @@ extern "C" void mmattn_set_executor(emulated::Executor executor) {
 namespace mmattn {
 namespace {
 
-void forward(
-    Tensor value, Tensor points, Tensor weights, std::optional<Tensor> reference,
-    std::vector<int64_t> shapes, Tensor out) {
+void forward(Tensor value, Tensor points, Tensor weights,
+    std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor out) {
   launch_forward(value, points, weights, reference, shapes, out, 0);
 }
 
-void backward(
-    Tensor grad, Tensor value, Tensor points, Tensor weights,
+void backward(Tensor grad, Tensor value, Tensor points, Tensor weights,
     std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor grad_value,
     Tensor grad_points, Tensor grad_weights, std::optional<Tensor> grad_reference) {
-  launch_backward(
-      grad,
-      value,
-      points,
-      weights,
-      reference,
-      shapes,
-      grad_value,
-      grad_points,
-      grad_weights,
-      grad_reference,
-      0);
+  launch_backward(grad, value, points, weights, reference, shapes, grad_value,
+      grad_points, grad_weights, grad_reference, 0);
 }
 
 }  // namespace

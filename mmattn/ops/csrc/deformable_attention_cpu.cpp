@@ -33,9 +33,9 @@ struct DeformableCall {
 namespace mmattn {
 namespace {
 
-DeformableCall make_call(
-    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& positions,
-    const Tensor& table, const std::vector<int64_t>& grid, bool align_corners) {
+DeformableCall make_call(const Tensor& q, const Tensor& k, const Tensor& v,
+    const Tensor& positions, const Tensor& table, const std::vector<int64_t>& grid,
+    bool align_corners) {
   DeformableCall call{};
   call.B = q.size(0);
   call.H = grid[0];
@@ -56,8 +56,7 @@ DeformableCall make_call(
   return call;
 }
 
-void forward(
-    Tensor q, Tensor k, Tensor v, Tensor positions, Tensor table,
+void forward(Tensor q, Tensor k, Tensor v, Tensor positions, Tensor table,
     std::vector<int64_t> grid, bool align_corners, Tensor out, Tensor statistics) {
   DeformableCall call = make_call(q, k, v, positions, table, grid, align_corners);
   call.out = tokens_of(out);
@@ -68,10 +67,10 @@ void forward(
   });
 }
 
-void backward(
-    Tensor grad, Tensor statistics, Tensor q, Tensor k, Tensor v, Tensor positions,
-    Tensor table, std::vector<int64_t> grid, bool align_corners, Tensor grad_q,
-    Tensor grad_k, Tensor grad_v, Tensor grad_positions, Tensor grad_table) {
+void backward(Tensor grad, Tensor statistics, Tensor q, Tensor k, Tensor v,
+    Tensor positions, Tensor table, std::vector<int64_t> grid, bool align_corners,
+    Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor grad_positions,
+    Tensor grad_table) {
   DeformableCall call = make_call(q, k, v, positions, table, grid, align_corners);
   call.grad = tokens_of(grad);
   call.statistics = floats_of(statistics);

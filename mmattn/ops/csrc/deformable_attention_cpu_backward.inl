@@ -78,8 +78,7 @@ class Gradients {
     }
   }
 
-  void read_strip(
-      int64_t b, int64_t m, int64_t first, int64_t last, int64_t column,
+  void read_strip(int64_t b, int64_t m, int64_t first, int64_t last, int64_t column,
       int64_t count) {
     const float scale = 1 / std::sqrt(static_cast<float>(D));
     dqueries_.fill(0);
@@ -98,11 +97,8 @@ class Gradients {
         }
         const int64_t n = query + i;
         float* const g = grad_rows_ + (r * kTile + i) * DP;
-        read_token(
-            head_.tokens(call_.q, b, m) + n * call_.q.strides[1],
-            scale,
-            query_rows_ + (r * kTile + i) * DP,
-            column_q);
+        read_token(head_.tokens(call_.q, b, m) + n * call_.q.strides[1], scale,
+            query_rows_ + (r * kTile + i) * DP, column_q);
         read_token(
             head_.tokens(call_.grad, b, m) + n * call_.grad.strides[1], 1, g, column_g);
         const float* const statistics = call_.statistics_of(b, m, n);
@@ -116,8 +112,7 @@ class Gradients {
     }
   }
 
-  void write_strip(
-      int64_t b, int64_t m, int64_t first, int64_t last, int64_t column,
+  void write_strip(int64_t b, int64_t m, int64_t first, int64_t last, int64_t column,
       int64_t count) {
     const float scale = 1 / std::sqrt(static_cast<float>(D));
     T* const dq = static_cast<T*>(call_.grad_q.data) + b * call_.grad_q.strides[0] +
@@ -132,8 +127,7 @@ class Gradients {
     }
   }
 
-  void run_keys(
-      int64_t s, int64_t keys, int64_t first, int64_t last, int64_t column,
+  void run_keys(int64_t s, int64_t keys, int64_t first, int64_t last, int64_t column,
       int64_t count) {
     const int64_t vectors = num_vectors(count), padded = round_up(keys, kRows);
     std::memset(sums_, 0, keys * window_ * kTile * sizeof(float));
@@ -151,40 +145,16 @@ class Gradients {
           store(dscores_ + i * kTile + v * kLanes, Floats{});
         }
       }
-      add_product_of<kTile>(
-          padded,
-          DP / kLanes,
-          shares_,
-          1,
-          grad_rows_ + r * kTile * DP,
-          DP,
-          count,
-          dvalues_ + s * DP,
-          DP);
+      add_product_of<kTile>(padded, DP / kLanes, shares_, 1,
+          grad_rows_ + r * kTile * DP, DP, count, dvalues_ + s * DP, DP);
       head_.multiply_rows(values_, s, keys, grads_ + r * D * kTile, vectors, dscores_);
       for (int64_t i = 0; i < keys; ++i) {
         add_to_row_of_table(s + i, i, first, row, vectors);
       }
-      add_product_of<1>(
-          DP,
-          vectors,
-          key_rows_ + s * DP,
-          DP,
-          dscores_,
-          kTile,
-          keys,
-          dqueries_ + r * DP * kTile,
-          kTile);
-      add_product_of<kTile>(
-          padded,
-          DP / kLanes,
-          dscores_,
-          1,
-          query_rows_ + r * kTile * DP,
-          DP,
-          count,
-          dkeys_ + s * DP,
-          DP);
+      add_product_of<1>(DP, vectors, key_rows_ + s * DP, DP, dscores_, kTile, keys,
+          dqueries_ + r * DP * kTile, kTile);
+      add_product_of<kTile>(padded, DP / kLanes, dscores_, 1,
+          query_rows_ + r * kTile * DP, DP, count, dkeys_ + s * DP, DP);
     }
   }
 
@@ -211,9 +181,8 @@ class Gradients {
     }
   }
 
-  void add_gradients_of_bias(
-      int64_t key, int64_t i, int64_t first, int64_t last, int64_t column,
-      int64_t count, float* dplace) {
+  void add_gradients_of_bias(int64_t key, int64_t i, int64_t first, int64_t last,
+      int64_t column, int64_t count, float* dplace) {
     if (first == last) {
       return;
     }

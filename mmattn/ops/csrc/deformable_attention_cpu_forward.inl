@@ -30,16 +30,8 @@ class Attention {
       for (int64_t v = 0; v < vectors; ++v) {
         exponentiate(keys, s == 0, v * kLanes);
       }
-      add_product_of<1>(
-          head.DP,
-          vectors,
-          head.values + s * head.DP,
-          head.DP,
-          scores_,
-          kTile,
-          keys,
-          values,
-          kTile);
+      add_product_of<1>(head.DP, vectors, head.values + s * head.DP, head.DP, scores_,
+          kTile, keys, values, kTile);
     }
     for (int64_t v = 0; v < vectors; ++v) {
       const Floats factor = 1 / load(total + v * kLanes);

@@ -50,9 +50,8 @@ MMATTN_INLINE Place place_of(double point, double lowest, double highest) {
 
 // Where a query's or a vector's displacements from some keys lie on an axis.
 struct Places {
-  void find(
-      const Axis& axis, int64_t query, const double* keys, int64_t count, double lowest,
-      double highest) {
+  void find(const Axis& axis, int64_t query, const double* keys, int64_t count,
+      double lowest, double highest) {
     for (int64_t s = 0; s < count; ++s) {
       const Place place = place_of(axis.point(query, keys[s]), lowest, highest);
       index[s] = place.index;
@@ -153,9 +152,8 @@ class Head {
 
   // Writes biases in rows of kTile. Vectors reach into what is written after them.
   template <Step kStep>
-  void write_biases_of(
-      int64_t first, int64_t count, const Segment* segments, int num_segments,
-      float* to) const {
+  void write_biases_of(int64_t first, int64_t count, const Segment* segments,
+      int num_segments, float* to) const {
     Places rows[kTile], columns[kTile];
     for (int i = 0, vector = 0; i < num_segments; ++i) {
       const Segment& at = segments[i];
@@ -177,9 +175,8 @@ class Head {
 
   // Makes the scores of some keys, in rows of kTile, and rows of no key up to a
   // multiple of kRows. The segments are of `vectors` vectors of queries.
-  void make_scores(
-      int64_t first, int64_t count, const Segment* segments, int num_segments,
-      const float* queries, int64_t vectors, float* to) const {
+  void make_scores(int64_t first, int64_t count, const Segment* segments,
+      int num_segments, const float* queries, int64_t vectors, float* to) const {
     switch (step) {
       case Step::kUnit:
         write_biases_of<Step::kUnit>(first, count, segments, num_segments, to);
@@ -194,20 +191,11 @@ class Head {
   }
 
   // Adds the products of packed rows and queries (D, kTile).
-  void multiply_rows(
-      const float* rows, int64_t first, int64_t count, const float* queries,
-      int64_t vectors, float* to) const {
+  void multiply_rows(const float* rows, int64_t first, int64_t count,
+      const float* queries, int64_t vectors, float* to) const {
     for (int64_t s = 0; s < count; s += kRows) {
-      add_product_of<1>(
-          kRows,
-          vectors,
-          rows + (first + s) * D,
-          kRows,
-          queries,
-          kTile,
-          D,
-          to + s * kTile,
-          kTile);
+      add_product_of<1>(kRows, vectors, rows + (first + s) * D, kRows, queries, kTile,
+          D, to + s * kTile, kTile);
     }
   }
 

@@ -21,20 +21,9 @@ namespace {
 void weight_gradient(
     Tensor x, Tensor grad, int64_t stride, int64_t padding, Tensor sums) {
   const int64_t K = std::lround(std::sqrt(sums.size(0) - 1.0));
-  const DepthwiseCall call{
-      x.size(0),
-      x.size(1),
-      x.size(2),
-      x.size(3),
-      K,
-      stride,
-      padding,
-      grad.size(1),
-      grad.size(2),
-      tokens_of(x),
-      tokens_of(grad),
-      floats_of(sums),
-      sums.size(1)};
+  const DepthwiseCall call{x.size(0), x.size(1), x.size(2), x.size(3), K, stride,
+      padding, grad.size(1), grad.size(2), tokens_of(x), tokens_of(grad),
+      floats_of(sums), sums.size(1)};
   torch::stable::parallel_for(0, call.columns / 32, 1, [&](int64_t begin, int64_t end) {
     MMATTN_DISPATCH(depthwise_weight_gradient)(call, begin * 32, end * 32);
   });

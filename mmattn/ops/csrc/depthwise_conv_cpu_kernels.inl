@@ -5,9 +5,8 @@ constexpr int kWidth = 2 * kLanes;  // channels at a time
 constexpr int kTaps = 3;  // of a row of the kernels at a time
 
 // Adds the products of some pixels of a row, from each tap's first on, and gradients.
-MMATTN_INLINE void add_taps(
-    const float* pixels, const float* grads, int64_t count, int64_t step, int64_t taps,
-    float* sums, int64_t columns) {
+MMATTN_INLINE void add_taps(const float* pixels, const float* grads, int64_t count,
+    int64_t step, int64_t taps, float* sums, int64_t columns) {
   Floats s[kTaps][2] = {};
   for (int64_t i = 0; i < count; ++i, pixels += step * kWidth, grads += kWidth) {
     const Floats a = load(grads), b = load(grads + kLanes);
@@ -29,13 +28,8 @@ void add_rows(const DepthwiseCall& call, int64_t begin, int64_t end) {
   Buffer<float> pixels((call.W + 2 * call.padding + kTaps) * kWidth);
   Buffer<float> grads(call.out_W * kWidth), ones(call.out_W * kWidth);
   ones.fill(1);
-  const auto read = [](const Tokens& map,
-                       int64_t b,
-                       int64_t y,
-                       int64_t c,
-                       int64_t width,
-                       int64_t channels,
-                       float* to) {
+  const auto read = [](const Tokens& map, int64_t b, int64_t y, int64_t c,
+                        int64_t width, int64_t channels, float* to) {
     const T* from =
         static_cast<const T*>(map.data) + b * map.strides[0] + y * map.strides[1] + c;
     for (int64_t x = 0; x < width; ++x, from += map.strides[2]) {

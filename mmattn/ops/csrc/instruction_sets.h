@@ -14,10 +14,10 @@ InstructionSet instruction_set();
 
 // The function of the chosen set, of a file that for_each_instruction_set.inl included.
 #ifdef __x86_64__
-#define MMATTN_DISPATCH(function)                                      \
-  (instruction_set() == InstructionSet::kAvx512     ? avx512::function \
-       : instruction_set() == InstructionSet::kAvx2 ? avx2::function   \
-                                                    : baseline::function)
+#define MMATTN_DISPATCH(function)                                         \
+  (instruction_set() == InstructionSet::kAvx512        ? avx512::function \
+          : instruction_set() == InstructionSet::kAvx2 ? avx2::function   \
+                                                       : baseline::function)
 #else
 #define MMATTN_DISPATCH(function) (baseline::function)
 #endif

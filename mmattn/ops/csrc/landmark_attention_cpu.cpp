@@ -42,44 +42,20 @@ inline float* kept_memory(size_t size) {
 namespace mmattn {
 namespace {
 
-void attend(
-    Tensor x, Tensor y, Tensor y_columns, Tensor w1, Tensor w1_columns, Tensor w2,
-    Tensor w2_columns, int64_t part_size, std::optional<Tensor> w,
+void attend(Tensor x, Tensor y, Tensor y_columns, Tensor w1, Tensor w1_columns,
+    Tensor w2, Tensor w2_columns, int64_t part_size, std::optional<Tensor> w,
     std::optional<Tensor> z, std::optional<Tensor> z_columns, std::optional<Tensor> lse,
     std::optional<Tensor> delta, std::optional<Tensor> new_lse,
     std::optional<Tensor> new_delta, std::optional<Tensor> out,
     std::optional<Tensor> sum_w, std::optional<Tensor> dx, std::optional<Tensor> dy,
     std::optional<Tensor> dw1, std::optional<Tensor> dw2) {
   const int64_t N = x.size(1), parts = (N + part_size - 1) / part_size;
-  const LandmarkCall call{
-      x.size(0),
-      N,
-      y.size(2),
-      x.size(2),
-      x.size(3),
-      w1.size(0),
-      part_size,
-      parts,
-      storage_of(x),
-      tokens_of(x),
-      tokens_of(w),
-      tokens_of(out),
-      tokens_of(dx),
-      floats_of(y),
-      floats_of(z),
-      floats_of(y_columns),
-      floats_of(z_columns),
-      floats_of(w1),
-      floats_of(w2),
-      floats_of(w1_columns),
-      floats_of(w2_columns),
-      floats_of(lse),
-      floats_of(delta),
-      floats_of(new_lse),
-      floats_of(new_delta),
-      floats_of(sum_w),
-      floats_of(dy),
-      floats_of(dw1),
+  const LandmarkCall call{x.size(0), N, y.size(2), x.size(2), x.size(3), w1.size(0),
+      part_size, parts, storage_of(x), tokens_of(x), tokens_of(w), tokens_of(out),
+      tokens_of(dx), floats_of(y), floats_of(z), floats_of(y_columns),
+      floats_of(z_columns), floats_of(w1), floats_of(w2), floats_of(w1_columns),
+      floats_of(w2_columns), floats_of(lse), floats_of(delta), floats_of(new_lse),
+      floats_of(new_delta), floats_of(sum_w), floats_of(dy), floats_of(dw1),
       floats_of(dw2)};
   torch::stable::parallel_for(0, call.B * parts, 1, [&](int64_t begin, int64_t end) {
     MMATTN_DISPATCH(landmark_attention)(call, begin, end);

@@ -31,9 +31,8 @@ MMATTN_INLINE void transpose_block(
 }
 
 // Adds to sums (rows, columns) the products of rows of a with rows of b, of `length`.
-void add_inner_products(
-    const float* a, int64_t rows, const float* b, int64_t columns, int64_t length,
-    float* sums) {
+void add_inner_products(const float* a, int64_t rows, const float* b, int64_t columns,
+    int64_t length, float* sums) {
   constexpr int kI = kRows / 2;
   for (int64_t i = 0; i < rows; i += kI) {
     for (int64_t j = 0; j < columns; j += 4) {
@@ -296,9 +295,8 @@ class Part {
     }
   }
 
-  void write_sums(
-      const float* from, int64_t rows, int64_t width, int64_t step, int64_t task,
-      float* to) const {
+  void write_sums(const float* from, int64_t rows, int64_t width, int64_t step,
+      int64_t task, float* to) const {
     for (int64_t i = 0; to != nullptr && i < rows; ++i) {
       write_row(from + i * step, width, to + (task * rows + i) * width);
     }

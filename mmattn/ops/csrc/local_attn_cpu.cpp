@@ -73,11 +73,7 @@ class Ranges {
   }
 
   Axis axis() const {
-    return {
-        side_,
-        ranges_[0].data(),
-        ranges_[1].data(),
-        ranges_[2].data(),
+    return {side_, ranges_[0].data(), ranges_[1].data(), ranges_[2].data(),
         ranges_[3].data()};
   }
 
@@ -96,8 +92,7 @@ class Ranges {
 };
 
 struct Problem {
-  Problem(
-      const Tensor& q, const Tensor& k, const Tensor& v,
+  Problem(const Tensor& q, const Tensor& k, const Tensor& v,
       const std::optional<Tensor>& bias, const std::optional<Tensor>& alpha,
       const std::vector<int64_t>& grid, int64_t window, int64_t special, bool fill,
       bool clipped, int64_t bands)
@@ -133,8 +128,7 @@ struct Problem {
   LocalCall call{};
 };
 
-void forward(
-    Tensor q, Tensor k, Tensor v, std::optional<Tensor> bias,
+void forward(Tensor q, Tensor k, Tensor v, std::optional<Tensor> bias,
     std::optional<Tensor> alpha, std::vector<int64_t> grid, int64_t window,
     int64_t special, bool fill, bool clipped, int64_t bands, Tensor out, Tensor lse,
     Tensor total, std::optional<Tensor> dense_lse) {
@@ -150,12 +144,11 @@ void forward(
   problem.run(call.B * call.M * (bands + 1), MMATTN_DISPATCH(local_forward));
 }
 
-void backward(
-    Tensor grad, Tensor lse, Tensor q, Tensor k, Tensor v, std::optional<Tensor> bias,
-    std::optional<Tensor> alpha, std::vector<int64_t> grid, int64_t window,
-    int64_t special, bool fill, bool clipped, int64_t bands, Tensor dq, Tensor dk,
-    Tensor dv, std::optional<Tensor> dbias, std::optional<Tensor> dalpha, Tensor total,
-    Tensor dtotal, Tensor dspecial, std::optional<Tensor> delta,
+void backward(Tensor grad, Tensor lse, Tensor q, Tensor k, Tensor v,
+    std::optional<Tensor> bias, std::optional<Tensor> alpha, std::vector<int64_t> grid,
+    int64_t window, int64_t special, bool fill, bool clipped, int64_t bands, Tensor dq,
+    Tensor dk, Tensor dv, std::optional<Tensor> dbias, std::optional<Tensor> dalpha,
+    Tensor total, Tensor dtotal, Tensor dspecial, std::optional<Tensor> delta,
     std::optional<Tensor> dense_lse) {
   Problem problem(q, k, v, bias, alpha, grid, window, special, fill, clipped, bands);
   LocalCall& call = problem.call;

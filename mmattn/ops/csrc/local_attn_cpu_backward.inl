@@ -110,8 +110,8 @@ void backward_rows(const Head& head, int64_t band, int64_t first, int64_t last) 
       }
     }
     for (; done < last &&
-         call.rows.first_query[done] + call.rows.num_queries[done] <= y + 1;
-         ++done) {
+        call.rows.first_query[done] + call.rows.num_queries[done] <= y + 1;
+        ++done) {
       for (int64_t x = 0; x < W; ++x) {
         constexpr int kSums = kVectors ? kVectors : 1;
         Floats key_sums[kSums] = {}, value_sums[kSums] = {};

@@ -25,9 +25,8 @@ MMATTN_INLINE Four four_products(
 // Products of x with rows, by whole vectors: what follows them is arbitrary. Three more
 // rows than `count` must be readable.
 template <int kVectors>
-MMATTN_INLINE void products(
-    const float* x, const float* const* rows, int64_t offset, int64_t count,
-    int64_t vectors, float* to) {
+MMATTN_INLINE void products(const float* x, const float* const* rows, int64_t offset,
+    int64_t count, int64_t vectors, float* to) {
   for (int64_t j = 0; j < count; j += kLanes) {
     Four fours[4] = {};
 #pragma GCC unroll 4
@@ -42,9 +41,8 @@ MMATTN_INLINE void products(
 
 // Adds weighted rows to `to`.
 template <int kVectors>
-MMATTN_INLINE void add_rows(
-    const float* weights, const float* const* rows, int64_t offset, int64_t count,
-    int64_t vectors, float* to) {
+MMATTN_INLINE void add_rows(const float* weights, const float* const* rows,
+    int64_t offset, int64_t count, int64_t vectors, float* to) {
   if constexpr (kVectors == 0) {
     for (int64_t j = 0; j < count; ++j) {
       for (int64_t i = 0; i < vectors; ++i) {

@@ -9,9 +9,8 @@ constexpr int64_t kChunk = 32;  // tokens of a dense row that are read at a time
 // Reads the channels of some tokens from `first` on, times `factor`; token t goes to
 // `to + t * step`.
 template <class T>
-void read_tokens_as(
-    const Tokens& x, int64_t b, int64_t first, int64_t count, int64_t m, int64_t D,
-    float factor, int64_t step, float* to) {
+void read_tokens_as(const Tokens& x, int64_t b, int64_t first, int64_t count, int64_t m,
+    int64_t D, float factor, int64_t step, float* to) {
   const T* from = static_cast<const T*>(x.data) + b * x.strides[0] +
       first * x.strides[1] + m * x.strides[2];
   const int64_t vectors = num_vectors(D);
@@ -27,9 +26,8 @@ void read_tokens_as(
   }
 }
 
-void read_tokens(
-    const Tokens& x, int64_t b, int64_t first, int64_t count, int64_t m, int64_t D,
-    float factor, int64_t step, float* to) {
+void read_tokens(const Tokens& x, int64_t b, int64_t first, int64_t count, int64_t m,
+    int64_t D, float factor, int64_t step, float* to) {
   with_type_of(x.storage, [&](auto type) {
     read_tokens_as<decltype(type)>(x, b, first, count, m, D, factor, step, to);
   });
@@ -184,8 +182,7 @@ class Window {
 MMATTN_INLINE void hide_padding(float* x, int64_t count, float by) {
   if (count % kLanes != 0) {
     float* const last = x + count / kLanes * kLanes;
-    store(
-        last,
+    store(last,
         kLaneNumbers < static_cast<int32_t>(count % kLanes) ? load(last)
                                                             : broadcast(by));
   }

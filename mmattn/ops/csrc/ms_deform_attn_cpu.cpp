@@ -33,8 +33,7 @@ Array array_of(const Tensor& tensor) {
   return {tensor.mutable_data_ptr(), storage_of(tensor)};
 }
 
-Call make_call(
-    const Tensor& value, const Tensor& points, const Tensor& weights,
+Call make_call(const Tensor& value, const Tensor& points, const Tensor& weights,
     const std::optional<Tensor>& reference, const std::vector<int64_t>& shapes) {
   Call call{};
   call.sizes = sizes_of(value, points, reference);
@@ -48,9 +47,8 @@ Call make_call(
   return call;
 }
 
-void forward(
-    Tensor value, Tensor points, Tensor weights, std::optional<Tensor> reference,
-    std::vector<int64_t> shapes, Tensor out) {
+void forward(Tensor value, Tensor points, Tensor weights,
+    std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor out) {
   Call call = make_call(value, points, weights, reference, shapes);
   call.out = array_of(out);
   torch::stable::parallel_for(
@@ -59,8 +57,7 @@ void forward(
       });
 }
 
-void backward(
-    Tensor grad, Tensor value, Tensor points, Tensor weights,
+void backward(Tensor grad, Tensor value, Tensor points, Tensor weights,
     std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor grad_value,
     Tensor grad_points, Tensor grad_weights, std::optional<Tensor> grad_reference) {
   Call call = make_call(value, points, weights, reference, shapes);

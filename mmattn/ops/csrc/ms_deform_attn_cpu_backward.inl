@@ -3,9 +3,8 @@ namespace {
 
 // Multiplies four pixels by the gradient, and adds it to the pixels' gradients.
 template <class A, int kVectors>
-MMATTN_INLINE void scatter_vectors(
-    const int64_t (&offsets)[4], const A (&weights)[4], const A* grad, const A* value,
-    A* grad_value, Vector<A> (&products)[4]) {
+MMATTN_INLINE void scatter_vectors(const int64_t (&offsets)[4], const A (&weights)[4],
+    const A* grad, const A* value, A* grad_value, Vector<A> (&products)[4]) {
   Vector<A> g[kVectors];
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
@@ -26,9 +25,8 @@ MMATTN_INLINE void scatter_vectors(
 }
 
 template <class A>
-MMATTN_INLINE void scatter(
-    const int64_t (&offsets)[4], const A (&weights)[4], int64_t D, const A* grad,
-    const A* value, A* grad_value, A (&sums)[4]) {
+MMATTN_INLINE void scatter(const int64_t (&offsets)[4], const A (&weights)[4],
+    int64_t D, const A* grad, const A* value, A* grad_value, A (&sums)[4]) {
   Vector<A> products[4] = {};
   int64_t c = 0;
   for (; c + 4 * kLanesOf<A> <= D; c += 4 * kLanesOf<A>) {
@@ -66,10 +64,7 @@ class Backward {
     // A head's pixels side by side, in the type of the arithmetic: they stay in cache.
     const int64_t offset = b * sizes_.value_strides[0] + m * sizes_.value_strides[2];
     for (int64_t s = 0; s < sizes_.S; ++s) {
-      load_as<A, T>(
-          call_.value.data,
-          offset + s * sizes_.value_strides[1],
-          sizes_.D,
+      load_as<A, T>(call_.value.data, offset + s * sizes_.value_strides[1], sizes_.D,
           value_ + s * sizes_.D);
     }
     grad_value_.fill(0);
@@ -77,11 +72,8 @@ class Backward {
       run_query(b * sizes_.Q + q, m);
     }
     for (int64_t s = 0; s < sizes_.S; ++s) {
-      mmattn::store(
-          grad_value_ + s * sizes_.D,
-          call_.grad_value.storage,
-          ((image * sizes_.S + s) * sizes_.M + m) * sizes_.D,
-          sizes_.D,
+      mmattn::store(grad_value_ + s * sizes_.D, call_.grad_value.storage,
+          ((image * sizes_.S + s) * sizes_.M + m) * sizes_.D, sizes_.D,
           call_.grad_value.data);
     }
   }
@@ -110,18 +102,10 @@ class Backward {
       store_as<A, A>(
           grad_reference_, item * numbers, numbers, call_.grad_reference.data);
     }
-    mmattn::store<A>(
-        grad_weights_,
-        call_.grad_weights.storage,
-        item * count,
-        count,
+    mmattn::store<A>(grad_weights_, call_.grad_weights.storage, item * count, count,
         call_.grad_weights.data);
-    mmattn::store<A>(
-        grad_points_,
-        call_.grad_points.storage,
-        item * count * 2,
-        count * 2,
-        call_.grad_points.data);
+    mmattn::store<A>(grad_points_, call_.grad_points.storage, item * count * 2,
+        count * 2, call_.grad_points.data);
   }
 
   void run_sample(int64_t i, int64_t l) {
@@ -139,15 +123,9 @@ class Backward {
     }
     scatter<A>(offsets, weights, sizes_.D, grad_, value_, grad_value_, products);
     const SampleGradient<A> sample = sample_gradient(corners, products);
-    const PointGradient<A> point = point_gradient(
-        sizes_.form,
-        weight * sample.x,
-        weight * sample.y,
-        samples_.points[2 * i],
-        samples_.points[2 * i + 1],
-        samples_.reference(l),
-        samples_.levels[l],
-        static_cast<A>(sizes_.P));
+    const PointGradient<A> point = point_gradient(sizes_.form, weight * sample.x,
+        weight * sample.y, samples_.points[2 * i], samples_.points[2 * i + 1],
+        samples_.reference(l), samples_.levels[l], static_cast<A>(sizes_.P));
     grad_weights_[i] = sample.value;
     grad_points_[2 * i] = point.x;
     grad_points_[2 * i + 1] = point.y;

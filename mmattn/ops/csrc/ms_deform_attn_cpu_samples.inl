@@ -52,12 +52,8 @@ class Samples {
     int64_t start = 0;
     for (int64_t l = 0; l < sizes_.L; ++l) {
       const int64_t rows = call.shapes[2 * l], columns = call.shapes[2 * l + 1];
-      levels[l] = {
-          static_cast<A>(rows),
-          static_cast<A>(columns),
-          static_cast<int32_t>(rows),
-          static_cast<int32_t>(columns),
-          start};
+      levels[l] = {static_cast<A>(rows), static_cast<A>(columns),
+          static_cast<int32_t>(rows), static_cast<int32_t>(columns), start};
       start += rows * columns;
     }
   }
@@ -74,13 +70,8 @@ class Samples {
     }
     for (int64_t l = 0, i = 0; l < sizes_.L; ++l) {
       for (int64_t p = 0; p < sizes_.P; ++p, ++i) {
-        corners[i] = find_corners(
-            sizes_.form,
-            points[2 * i],
-            points[2 * i + 1],
-            references_[l],
-            levels[l],
-            static_cast<A>(sizes_.P));
+        corners[i] = find_corners(sizes_.form, points[2 * i], points[2 * i + 1],
+            references_[l], levels[l], static_cast<A>(sizes_.P));
       }
     }
   }
@@ -111,12 +102,8 @@ class Samples {
 
   void read_reference(int64_t row) {
     const int64_t numbers = sizes_.reference_levels * sides_;
-    mmattn::load<A>(
-        call_.reference.data,
-        call_.reference.storage,
-        row * numbers,
-        numbers,
-        raw_reference_);
+    mmattn::load<A>(call_.reference.data, call_.reference.storage, row * numbers,
+        numbers, raw_reference_);
     for (int64_t l = 0; l < sizes_.L; ++l) {
       const A* of_level =
           raw_reference_ + (sizes_.reference_levels == 1 ? 0 : l * sides_);

@@ -8,13 +8,10 @@
   extern __shared__ float4 name##_raw[]; \
   type* const name = reinterpret_cast<type*>(name##_raw)
 #define MMATTN_STREAM cudaStream_t
-#define MMATTN_LAUNCH(kernel, plan, stream, parameters)                                \
-  kernel<<<                                                                            \
-      dim3(                                                                            \
-          static_cast<unsigned>((plan).blocks), static_cast<unsigned>((plan).passes)), \
-      (plan).threads,                                                                  \
-      (plan).shared,                                                                   \
-      stream>>>(parameters);                                                           \
+#define MMATTN_LAUNCH(kernel, plan, stream, parameters)     \
+  kernel<<<dim3(static_cast<unsigned>((plan).blocks),       \
+               static_cast<unsigned>((plan).passes)),       \
+      (plan).threads, (plan).shared, stream>>>(parameters); \
   STD_CUDA_KERNEL_LAUNCH_CHECK()
 
 #include "ms_deform_attn_cuda_launch.cuh"
@@ -29,30 +26,18 @@ cudaStream_t current_stream(const Tensor& tensor) {
   return static_cast<cudaStream_t>(stream);
 }
 
-void forward(
-    Tensor value, Tensor points, Tensor weights, std::optional<Tensor> reference,
-    std::vector<int64_t> shapes, Tensor out) {
+void forward(Tensor value, Tensor points, Tensor weights,
+    std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor out) {
   const torch::stable::accelerator::DeviceGuard guard(value.get_device_index());
   launch_forward(value, points, weights, reference, shapes, out, current_stream(value));
 }
 
-void backward(
-    Tensor grad, Tensor value, Tensor points, Tensor weights,
+void backward(Tensor grad, Tensor value, Tensor points, Tensor weights,
     std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor grad_value,
     Tensor grad_points, Tensor grad_weights, std::optional<Tensor> grad_reference) {
   const torch::stable::accelerator::DeviceGuard guard(value.get_device_index());
-  launch_backward(
-      grad,
-      value,
-      points,
-      weights,
-      reference,
-      shapes,
-      grad_value,
-      grad_points,
-      grad_weights,
-      grad_reference,
-      current_stream(value));
+  launch_backward(grad, value, points, weights, reference, shapes, grad_value,
+      grad_points, grad_weights, grad_reference, current_stream(value));
 }
 
 // Its presence shows that the extension was built with this file.

@@ -137,24 +137,18 @@ __device__ __forceinline__ void find_samples(
   for (int i = item.lane; i < count; i += p.lanes) {
     const int level = i / per_level;
     const int64_t point = 2 * (first + i);
-    const Corners<float> corners = find_corners(
-        p.sizes.form,
+    const Corners<float> corners = find_corners(p.sizes.form,
         load_one(p.points, p.points_storage, point),
-        load_one(p.points, p.points_storage, point + 1),
-        load_reference(p, item, level),
-        p.levels[level],
-        static_cast<float>(per_level));
+        load_one(p.points, p.points_storage, point + 1), load_reference(p, item, level),
+        p.levels[level], static_cast<float>(per_level));
     float weight = load_one(p.weights, p.weights_storage, first + i);
     weight = normalize ? expf(weight - largest) * scale : weight;
     samples[i].pixels = make_int4(
         corners.pixel[0], corners.pixel[1], corners.pixel[2], corners.pixel[3]);
     samples[i].place = kBackward
         ? make_float4(weight, corners.fx, corners.fy, corners.inside ? 1.f : 0.f)
-        : make_float4(
-              weight * corners.weight(0),
-              weight * corners.weight(1),
-              weight * corners.weight(2),
-              weight * corners.weight(3));
+        : make_float4(weight * corners.weight(0), weight * corners.weight(1),
+              weight * corners.weight(2), weight * corners.weight(3));
   }
   __syncwarp();
 }
@@ -236,13 +230,9 @@ __device__ __forceinline__ void add_packet(
 #pragma unroll
     for (int c = 0; c < kWidth; c += 4) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-      atomicAdd(
-          reinterpret_cast<float4*>(to + c),
-          make_float4(
-              weight * packet[c],
-              weight * packet[c + 1],
-              weight * packet[c + 2],
-              weight * packet[c + 3]));
+      atomicAdd(reinterpret_cast<float4*>(to + c),
+          make_float4(weight * packet[c], weight * packet[c + 1],
+              weight * packet[c + 2], weight * packet[c + 3]));
 #else
       atomicAdd(to + c, weight * packet[c]);
       atomicAdd(to + c + 1, weight * packet[c + 1]);
@@ -309,18 +299,16 @@ __device__ __forceinline__ void scatter(
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int pixel = pixel_of(sample.pixels, k);
-        packets[k] = load_packet<T, kWidth>(
-            value + pixel * p.sizes.value_strides[1] + channel,
-            item.active && pixel >= 0);
+        packets[k] =
+            load_packet<T, kWidth>(value + pixel * p.sizes.value_strides[1] + channel,
+                item.active && pixel >= 0);
       }
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int pixel = pixel_of(sample.pixels, k);
         if (item.active && pixel >= 0) {
-          add_packet<kWidth>(
-              grad_value + pixel * pixel_size + channel,
-              sample.place.x * corners.weight(k),
-              grad);
+          add_packet<kWidth>(grad_value + pixel * pixel_size + channel,
+              sample.place.x * corners.weight(k), grad);
 #pragma unroll
           for (int c = 0; c < kWidth; ++c) {
             sums[k] += grad[c] * packets[k][c];
@@ -357,14 +345,10 @@ __device__ __forceinline__ void finish(
     const SampleGradient<float> sample = sample_gradient(corners, of_pixels);
     PointGradient<float> point{0, 0, {0, 0, 0, 0}};
     if (inside) {
-      point = point_gradient(
-          p.sizes.form,
-          place.x * sample.x,
-          place.x * sample.y,
+      point = point_gradient(p.sizes.form, place.x * sample.x, place.x * sample.y,
           load_one(p.points, p.points_storage, 2 * (first + i)),
           load_one(p.points, p.points_storage, 2 * (first + i) + 1),
-          load_reference(p, item, level),
-          p.levels[level],
+          load_reference(p, item, level), p.levels[level],
           static_cast<float>(per_level));
     }
     const float grad_weight = inside ? sample.value : 0.f;

@@ -12,9 +12,9 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int64_t kPreferredShared = 24 * 1024, kMaxShared = 48 * 1024;
 
-Parameters make_parameters(
-    const Tensor& value, const Tensor& points, const Tensor& weights,
-    const std::optional<Tensor>& reference, const std::vector<int64_t>& shapes) {
+Parameters make_parameters(const Tensor& value, const Tensor& points,
+    const Tensor& weights, const std::optional<Tensor>& reference,
+    const std::vector<int64_t>& shapes) {
   Parameters p{};
   p.sizes = sizes_of(value, points, reference);
   STD_TORCH_CHECK(
@@ -22,12 +22,8 @@ Parameters make_parameters(
   int64_t start = 0;
   for (int64_t l = 0; l < p.sizes.L; ++l) {
     const int64_t rows = shapes[2 * l], columns = shapes[2 * l + 1];
-    p.levels[l] = {
-        static_cast<float>(rows),
-        static_cast<float>(columns),
-        static_cast<int32_t>(rows),
-        static_cast<int32_t>(columns),
-        start};
+    p.levels[l] = {static_cast<float>(rows), static_cast<float>(columns),
+        static_cast<int32_t>(rows), static_cast<int32_t>(columns), start};
     start += rows * columns;
   }
   p.value = value.mutable_data_ptr();
@@ -119,8 +115,7 @@ void run_backward(Parameters& p, MMATTN_STREAM stream) {
   }
 }
 
-void launch_forward(
-    const Tensor& value, const Tensor& points, const Tensor& weights,
+void launch_forward(const Tensor& value, const Tensor& points, const Tensor& weights,
     const std::optional<Tensor>& reference, const std::vector<int64_t>& shapes,
     const Tensor& out, MMATTN_STREAM stream) {
   Parameters p = make_parameters(value, points, weights, reference, shapes);
@@ -128,8 +123,7 @@ void launch_forward(
   with_type_of(storage_of(value), [&](auto x) { run_forward<decltype(x)>(p, stream); });
 }
 
-void launch_backward(
-    const Tensor& grad, const Tensor& value, const Tensor& points,
+void launch_backward(const Tensor& grad, const Tensor& value, const Tensor& points,
     const Tensor& weights, const std::optional<Tensor>& reference,
     const std::vector<int64_t>& shapes, const Tensor& grad_value,
     const Tensor& grad_points, const Tensor& grad_weights,

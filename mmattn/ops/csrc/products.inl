@@ -13,9 +13,8 @@ MMATTN_INLINE int64_t round_up(int64_t n, int64_t multiple) {
 // once to the size of c:
 //   c[r][.] += sum over i < depth of a[i * a_step + r * kRowStep] * b[i * b_step + .]
 template <int kR, int kV, int kRowStep, bool kAdd>
-MMATTN_INLINE void add_product(
-    const float* a, int64_t a_step, const float* b, int64_t b_step, int64_t depth,
-    float* c, int64_t c_step) {
+MMATTN_INLINE void add_product(const float* a, int64_t a_step, const float* b,
+    int64_t b_step, int64_t depth, float* c, int64_t c_step) {
   Floats sums[kR][kV] = {};
   for (int64_t i = 0; i < depth; ++i, a += a_step, b += b_step) {
     Floats row[kV];
@@ -44,9 +43,8 @@ MMATTN_INLINE void add_product(
 
 // The same for any number of rows and vectors.
 template <int kRowStep, bool kAdd = true, int kR = kRows>
-void add_product_of(
-    int64_t rows, int64_t vectors, const float* a, int64_t a_step, const float* b,
-    int64_t b_step, int64_t depth, float* c, int64_t c_step) {
+void add_product_of(int64_t rows, int64_t vectors, const float* a, int64_t a_step,
+    const float* b, int64_t b_step, int64_t depth, float* c, int64_t c_step) {
   for (; rows >= kR; rows -= kR, a += kR * kRowStep, c += kR * c_step) {
     int64_t v = 0;
     for (; v + 3 <= vectors; v += 3) {

@@ -57,9 +57,8 @@ struct Corners {
 };
 
 template <class A>
-MMATTN_INLINE Corners<A> find_corners(
-    Form form, A x, A y, const Reference<A>& reference, const Level<A>& level,
-    A points) {
+MMATTN_INLINE Corners<A> find_corners(Form form, A x, A y,
+    const Reference<A>& reference, const Level<A>& level, A points) {
   if (form == Form::kLocations) {
     x *= level.width;
     y *= level.height;
@@ -118,9 +117,8 @@ struct PointGradient {
 };
 
 template <class A>
-MMATTN_INLINE PointGradient<A> point_gradient(
-    Form form, A grad_x, A grad_y, A x, A y, const Reference<A>& reference,
-    const Level<A>& level, A points) {
+MMATTN_INLINE PointGradient<A> point_gradient(Form form, A grad_x, A grad_y, A x, A y,
+    const Reference<A>& reference, const Level<A>& level, A points) {
   const A location_x = grad_x * level.width, location_y = grad_y * level.height;
   if (form == Form::kLocations) {
     return {location_x, location_y, {0, 0, 0, 0}};
@@ -129,9 +127,7 @@ MMATTN_INLINE PointGradient<A> point_gradient(
     return {grad_x, grad_y, {location_x, location_y, 0, 0}};
   }
   const A scale = A(0.5) / points;
-  return {
-      location_x * scale * reference.w,
-      location_y * scale * reference.h,
+  return {location_x * scale * reference.w, location_y * scale * reference.h,
       {location_x, location_y, location_x * scale * x, location_y * scale * y}};
 }
 

@@ -21,15 +21,10 @@ namespace mmattn {
 namespace {
 
 // A row of `sums`, (parts, 2), has the gradients of scale and bias of some numbers.
-void star_relu(
-    Tensor x, std::optional<Tensor> grad, double scale, double bias, Tensor out,
-    Tensor sums) {
-  const StarReLUCall call{
-      x.data_ptr(),
-      grad ? grad->data_ptr() : nullptr,
-      out.mutable_data_ptr(),
-      storage_of(x),
-      static_cast<float>(scale),
+void star_relu(Tensor x, std::optional<Tensor> grad, double scale, double bias,
+    Tensor out, Tensor sums) {
+  const StarReLUCall call{x.data_ptr(), grad ? grad->data_ptr() : nullptr,
+      out.mutable_data_ptr(), storage_of(x), static_cast<float>(scale),
       static_cast<float>(bias)};
   const int64_t parts = sums.size(0), size = (x.numel() + parts - 1) / parts;
   torch::stable::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {

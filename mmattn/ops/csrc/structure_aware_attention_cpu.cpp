@@ -32,10 +32,9 @@ struct StructureAwareCall {
 namespace mmattn {
 namespace {
 
-StructureAwareCall make_call(
-    const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& w_a,
-    const Tensor& w_b, const Tensor& bias, const std::vector<int64_t>& grid,
-    const Tensor& patterns) {
+StructureAwareCall make_call(const Tensor& q, const Tensor& k, const Tensor& v,
+    const Tensor& w_a, const Tensor& w_b, const Tensor& bias,
+    const std::vector<int64_t>& grid, const Tensor& patterns) {
   StructureAwareCall call{};
   call.B = q.size(0);
   call.H = grid[0];
@@ -54,8 +53,7 @@ StructureAwareCall make_call(
   return call;
 }
 
-void forward(
-    Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias,
+void forward(Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias,
     std::vector<int64_t> grid, Tensor out, Tensor patterns) {
   StructureAwareCall call = make_call(q, k, v, w_a, w_b, bias, grid, patterns);
   call.out = tokens_of(out);
@@ -65,10 +63,9 @@ void forward(
   });
 }
 
-void backward(
-    Tensor grad, Tensor patterns, Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b,
-    Tensor bias, std::vector<int64_t> grid, Tensor grad_q, Tensor grad_k, Tensor grad_v,
-    Tensor grad_w_a, Tensor grad_w_b, Tensor grad_bias) {
+void backward(Tensor grad, Tensor patterns, Tensor q, Tensor k, Tensor v, Tensor w_a,
+    Tensor w_b, Tensor bias, std::vector<int64_t> grid, Tensor grad_q, Tensor grad_k,
+    Tensor grad_v, Tensor grad_w_a, Tensor grad_w_b, Tensor grad_bias) {
   StructureAwareCall call = make_call(q, k, v, w_a, w_b, bias, grid, patterns);
   call.grad = tokens_of(grad);
   call.grad_q = tokens_of(grad_q);

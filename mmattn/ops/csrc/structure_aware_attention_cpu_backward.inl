@@ -47,9 +47,7 @@ class Backward : Maps<T> {
       for (int64_t first = 0; first < N; first += W) {
         const Complex* const maps = this->inverse_row(first / W);
         const Complex* const dy = y_ + block * N + first;
-        this->add_dots(
-            grad_patterns_of(0, s) + first,
-            grad_patterns_of(1, s) + first,
+        this->add_dots(grad_patterns_of(0, s) + first, grad_patterns_of(1, s) + first,
             [&](int64_t i) {
               return Complex{
                   dy[i].re * (maps[i].re + bias), dy[i].im * (maps[i].im + bias)};
@@ -150,8 +148,7 @@ class Backward : Maps<T> {
   }
 
   // Writes the gradient of vectors, given the gradient of the unit vectors `x`.
-  void write_unnormalized(
-      const Complex* x, const float* scales, const Complex* grad,
+  void write_unnormalized(const Complex* x, const float* scales, const Complex* grad,
       const Tokens& to) const {
     for (int64_t n = 0; n < N; ++n) {
       Complex products;

@@ -136,9 +136,8 @@ class Maps {
     for (int64_t i = 0; i < W; ++i) {
       Complex* const line = columns_.line();
       const Complex* const from = spectrum_ + i;
-      for_column(i, kernel, [&](int64_t row, const Complex& w) {
-        line[row] = from[row * W] * w;
-      });
+      for_column(i, kernel,
+          [&](int64_t row, const Complex& w) { line[row] = from[row * W] * w; });
       columns_.template run<1>(line, 1, product_ + i, W);
     }
   }
@@ -292,16 +291,14 @@ void run_pairs(
 
 inline void structure_aware_forward(
     const StructureAwareCall& call, int64_t begin, int64_t end) {
-  with_type_of(call.storage, [&](auto x) {
-    run_pairs<Forward<decltype(x)>>(call, 0, begin, end);
-  });
+  with_type_of(call.storage,
+      [&](auto x) { run_pairs<Forward<decltype(x)>>(call, 0, begin, end); });
 }
 
 inline void structure_aware_backward(const StructureAwareCall& call, int64_t part) {
   const int64_t pairs = call.num_pairs();
   const int64_t begin = pairs * part / call.parts;
   const int64_t end = pairs * (part + 1) / call.parts;
-  with_type_of(call.storage, [&](auto x) {
-    run_pairs<Backward<decltype(x)>>(call, part, begin, end);
-  });
+  with_type_of(call.storage,
+      [&](auto x) { run_pairs<Backward<decltype(x)>>(call, part, begin, end); });
 }

@@ -114,9 +114,8 @@ class Transform {
 
   // Runs the butterflies of one factor, and returns the waves of the next one.
   template <int kSign>
-  const float* run_step(
-      int64_t factor, int64_t part, const Complex* from, int64_t from_step, Complex* to,
-      Step step, const float* waves) {
+  const float* run_step(int64_t factor, int64_t part, const Complex* from,
+      int64_t from_step, Complex* to, Step step, const float* waves) {
     run_butterflies<kSign, false>(factor, from, to, step, waves);
     for (int64_t p = 1; p < part; ++p) {
       step.root = p * step.stride;
@@ -128,9 +127,8 @@ class Transform {
   }
 
   template <int kSign, bool kTurned>
-  MMATTN_INLINE void run_butterflies(
-      int64_t factor, const Complex* in, Complex* out, const Step& at,
-      const float* waves) {
+  MMATTN_INLINE void run_butterflies(int64_t factor, const Complex* in, Complex* out,
+      const Step& at, const float* waves) {
     switch (factor) {
       case 2:
         return step_of_2<kSign, kTurned>(in, out, at);
@@ -238,9 +236,8 @@ class Transform {
 
   // Writes an output and its mirror, of sums over even and odd parts of the inputs.
   template <int kSign, bool kTurned>
-  MMATTN_INLINE void write_pair(
-      const Complex& even, const Complex& odd, Complex* out, const Step& at, int64_t k,
-      int64_t factor) const {
+  MMATTN_INLINE void write_pair(const Complex& even, const Complex& odd, Complex* out,
+      const Step& at, int64_t k, int64_t factor) const {
     const int64_t stride = at.stride * at.out_step;
     const Complex side = quarter_turned<kSign>(odd);
     out[stride * k] = turned<kSign, kTurned>(even + side, at.root * k);
@@ -285,9 +282,8 @@ class Transform {
 
   // A longer prime: two products of a matrix and the pairs of inputs.
   template <int kSign, bool kTurned>
-  MMATTN_INLINE void step_of_prime(
-      const Complex* in, Complex* out, const Step& at, int64_t factor,
-      const float* waves) {
+  MMATTN_INLINE void step_of_prime(const Complex* in, Complex* out, const Step& at,
+      int64_t factor, const float* waves) {
     const int64_t half = factor / 2;
     for (int64_t q = 0; q < at.stride; ++q, ++in, out += at.out_step) {
       const Complex first = in[0];

@@ -35,9 +35,7 @@ inline Storage storage_of(const Tensor& tensor) {
 }
 
 inline Tokens tokens_of(const Tensor& x) {
-  return {
-      x.mutable_data_ptr(),
-      storage_of(x),
+  return {x.mutable_data_ptr(), storage_of(x),
       {x.stride(0), x.stride(1), x.stride(2), x.stride(3)}};
 }
 
