@@ -169,8 +169,10 @@ class Part {
   // Reads tokens as rows and as columns, of zeros beyond `count`.
   void read(
       const Tokens& x, int64_t first, int64_t count, float* columns, float* rows) {
-    for (int64_t i = 0; i < count * M; ++i) {
-      read_row(token(x, first + i / M, i % M), 1, D, rows + i * DP);
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t m = 0; m < M; ++m) {
+        read_row(token(x, first + i, m), 1, D, rows + (i * M + m) * DP);
+      }
     }
     std::memset(rows + count * M * DP, 0, (width_ - count) * M * DP * sizeof(float));
     for_blocks([&](int64_t row, int64_t column) {
@@ -183,8 +185,10 @@ class Part {
     for_blocks([&](int64_t row, int64_t column) {
       transpose_block(out_ + column, width_, out_rows_ + row, M * DP);
     });
-    for (int64_t i = 0; i < count * M; ++i) {
-      write_row(out_rows_ + i * DP, D, token(x, first + i / M, i % M));
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t m = 0; m < M; ++m) {
+        write_row(out_rows_ + (i * M + m) * DP, D, token(x, first + i, m));
+      }
     }
   }
 
@@ -217,9 +221,9 @@ class Part {
 
   // Replaces scores of no token.
   void hide_padding(int64_t count) {
-    for (int64_t i = 0; count < width_ && i < E * L * width_; ++i) {
-      if (i % width_ >= count) {
-        shares_[i] = -std::numeric_limits<float>::infinity();
+    for (int64_t i = 0; i < E * L; ++i) {
+      for (int64_t lane = count; lane < width_; ++lane) {
+        shares_[i * width_ + lane] = -std::numeric_limits<float>::infinity();
       }
     }
   }

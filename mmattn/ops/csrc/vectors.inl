@@ -183,7 +183,7 @@ MMATTN_INLINE Floats pairs(Floats a, Floats b) {
 // Returns lane index[i] of x as lane i; indices are at least 0 and below kLanes.
 MMATTN_INLINE Floats permute(Floats x, Ints index) {
 #if VECTOR_BYTES == 64
-  return _mm512_permutexvar_ps((__m512i)index, x);
+  return _mm512_maskz_permutexvar_ps(0xffff, (__m512i)index, x);  // GCC warns without
 #elif VECTOR_BYTES == 32
   return _mm256_permutevar8x32_ps(x, (__m256i)index);
 #else
