@@ -33,6 +33,7 @@ from mmattn.models.layers import (
     init_linear_and_conv,
     init_stem_bias,
 )
+from mmattn.ops.common.precision import cast_together
 from mmattn.registry import MODELS
 from mmattn.weights.layouts.metaformer import convert_state_dict
 
@@ -62,14 +63,15 @@ class MetaFormerBlock(nn.Module):
             self.register_parameter(name, scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self._add(x, self.scale1, self.drop_path(self.attn(self.norm1(x))))
-        return self._add(x, self.scale2, self.drop_path(self.mlp(self.norm2(x))))
+        # Autocast's dtype, else a map of it becomes float32.
+        scale1, scale2 = cast_together(x.dtype, self.scale1, self.scale2)
+        x = self._add(x, scale1, self.drop_path(self.attn(self.norm1(x))))
+        return self._add(x, scale2, self.drop_path(self.mlp(self.norm2(x))))
 
     @staticmethod
     def _add(x: Tensor, scale: Tensor | None, branch: Tensor) -> Tensor:
         if scale is None:
             return x + branch
-        scale = scale.to(x.dtype)  # autocast's, else a map of it becomes float32
         if not torch.is_grad_enabled() or torch.jit.is_tracing():
             return torch.addcmul(branch, scale, x)
         return scale * x + branch  # the gradients of addcmul take two more kernels

@@ -228,12 +228,12 @@ class DeformableAttention(nn.Module):
             offsets = q.new_zeros(q.shape[0], *grid, self.num_groups, 2)
         else:
             offsets = self.offsets(q)  # (B, Hk, Wk, G, 2)
-        offsets = offsets.to(torch.promote_types(offsets.dtype, torch.float32))
         Hk, Wk = offsets.shape[1:3]
         dy, dx = offsets.unbind(-1)
         if self.offset_range >= 0:
+            dtype = torch.promote_types(offsets.dtype, torch.float32)
             dy, dx = (
-                d.tanh() * (self.offset_range / self._steps(side))
+                d.to(dtype).tanh() * (self.offset_range / self._steps(side))
                 for d, side in ((dy, Hk), (dx, Wk))
             )
         y = self.reference_points(Hk, dy)[:, None, None] + dy
@@ -244,8 +244,12 @@ class DeformableAttention(nn.Module):
         return points.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
     def reference_points(self, side: int, like: Tensor) -> Tensor:
-        """Return the reference points of one side of the keys' grid, as `like`."""
-        options = dict(dtype=like.dtype, device=like.device)
+        """Return the reference points of one side of the keys' grid, beside `like`.
+
+        In float32 at least, which sums with offsets of fewer bits have, too.
+        """
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        options = dict(dtype=dtype, device=like.device)
         if self.version == 1 or is_known(side == 1):
             return _every_second(side, 1 - side, options) / side
         return _every_second(side, 2 - side, options) / (side - 1)

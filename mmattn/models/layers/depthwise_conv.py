@@ -9,6 +9,7 @@ from mmattn.ops.common import extension
 from mmattn.ops.common.derivatives import runs_eagerly
 from mmattn.ops.common.graph_nodes import GraphNode, takes_nodes
 from mmattn.ops.common.precision import (
+    cast_layer,
     cast_under_autocast,
     is_autocast_on,
     without_autocast,
@@ -129,6 +130,7 @@ def conv2d(
 ) -> Tensor:
     """Compute `F.conv2d` of (B, H, W, C), as one node of a graph compiled for a CPU."""
     if not takes_nodes(x, weight, bias):
+        x, weight, bias = cast_layer(x, weight, bias)
         return _convolve(x, weight, bias, stride, padding, groups)
     x, weight, bias = cast_under_autocast(x, weight, bias)
     with without_autocast(x):

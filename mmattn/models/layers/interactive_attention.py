@@ -101,9 +101,9 @@ class InteractiveAttention(nn.Module):
         self.gate = None
         if gate:
             self.gate = nn.Sequential(
-                nn.Linear(embed_dims, embed_dims // 4),
+                PointwiseLinear(embed_dims, embed_dims // 4),
                 nn.ReLU(),
-                nn.Linear(embed_dims // 4, embed_dims),
+                PointwiseLinear(embed_dims // 4, embed_dims),
                 nn.Sigmoid(),
             )
         self.proj = PointwiseLinear(embed_dims, embed_dims)

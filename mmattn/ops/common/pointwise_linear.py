@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .derivatives import runs_eagerly
 from .graph_nodes import GraphNode, takes_nodes
+from .precision import cast_layer
 
 # The convolution is faster from this many tokens and multiplications on. It reorders
 # its weight, and in the backward its gradient too, at the same cost for few tokens.
@@ -41,7 +42,7 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
         Shape (..., C_out).
     """
     if not _may_convolve(x, weight):
-        return F.linear(x, weight, bias)
+        return F.linear(*cast_layer(x, weight, bias))
     trains = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     if takes_nodes(x, weight, bias):
         return _NODE(x, weight, bias, trains)
