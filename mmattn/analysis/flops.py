@@ -51,6 +51,7 @@ MULTIPLIES_UNCOUNTED = {
     'aten::vdot',
 }
 MULTIPLIES_NOTHING = {
+    'mmattn::star_relu',
     'mmattn_extension::star_relu',
     'torchvision::nms',
     'torchvision::ps_roi_align',

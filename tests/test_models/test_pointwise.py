@@ -43,7 +43,7 @@ def test_star_relu_is_its_formula(dtype):
 @pytest.mark.parametrize('compiled', [True, False])
 def test_gradients_of_star_relus_scalars(dtype, compiled, monkeypatch):
     monkeypatch.setattr('mmattn.models.layers.pointwise.PIECE', 100)
-    monkeypatch.setattr('mmattn.models.layers.pointwise.PART', 100)
+    monkeypatch.setattr('mmattn.ops.common.star_relu.PART', 100)
     if not compiled:
         monkeypatch.setattr('mmattn.ops.common.extension.UNAVAILABLE', 'not built')
     act, exact = star_relu(dtype=dtype), star_relu(dtype=torch.float64)

@@ -14,6 +14,7 @@ import torch
 from interpreter import INTERPRETED
 from operator_cases import names_of
 
+from mmattn.models.layers import StarReLU
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
 from tools.benchmark.inputs import make_ms_deform_inputs
 from tools.benchmark.real_shapes import (
@@ -35,6 +36,7 @@ from tools.benchmark.check import compile_call
 from tools.gpu import mutants
 from tools.gpu.compile import compile_launch, describe
 from tools.gpu.cuda import executed_cuda
+from tools.gpu.execute import executed
 from tools.gpu.prove import prove
 from tools.gpu.report import passes
 
@@ -85,6 +87,32 @@ def test_sm_100_compiles(call):
     for launches, *_ in passes(call, 90).values():
         for launch in launches:
             assert compile_launch(launch, 100).asm['cubin']
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize('capability', [80, 90])
+def test_star_relu(capability, dtype, monkeypatch):
+    monkeypatch.setattr('mmattn.ops.common.extension.UNAVAILABLE', 'not built')
+    monkeypatch.setattr('mmattn.ops.triton.launch.reason', lambda *_: None)
+    monkeypatch.setattr('mmattn.ops.common.star_relu.TARGET_PROGRAMS', 2)
+
+    def function(x, scale, bias):
+        act = StarReLU().to(scale.dtype)
+        return torch.func.functional_call(act, dict(scale=scale, bias=bias), x)
+
+    def definition(x, scale, bias):
+        return scale * x.relu().square() + bias
+
+    x = torch.randn(2, 5, 9, 101, dtype=dtype)
+    inputs = x, torch.tensor([0.7]), torch.tensor([-0.3])
+    out, grads = run_with_grads(definition, inputs, dtype=torch.float64)
+    with executed(capability) as launches:
+        actual, actual_grads = run_with_grads(function, inputs)
+    assert [launch.grid[0] for launch in launches] == [9, 2]
+    assert not any(launch.reports for launch in launches)
+    assert_close('out', out, actual)
+    for name, *pair in zip(('x', 'scale', 'bias'), grads, actual_grads, strict=True):
+        assert_close(name, *pair, dtype)
 
 
 CUDA = {

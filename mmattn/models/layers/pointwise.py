@@ -2,15 +2,15 @@
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from mmattn.ops import pointwise_linear
-from mmattn.ops.common import extension
-from mmattn.ops.common.derivatives import is_transformed, runs_eagerly
+from mmattn.ops.common.derivatives import runs_eagerly
+from mmattn.ops.common.star_relu import has_kernel
 
 from .strips import checkpoint_act, pointwise_by_strips
 
 PIECE = 1 << 17  # elements of a map in half precision whose float32 stays in the cache
-PART = 1 << 16  # elements that a thread of the compiled StarReLU takes at a time
 
 
 class PointwiseLinear(nn.Linear):
@@ -48,18 +48,19 @@ class _StarReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, scale)
-        if _is_compiled(x):
-            return _run_compiled(x, None, scale, bias, torch.empty_like(x))[0]
+        if has_kernel(x):
+            out = torch.empty_like(x)
+            torch.ops.mmattn.star_relu(x, None, scale, bias, out)
+            return out
         return _scale_square(x.relu(), scale, bias)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
         x, scale = ctx.saved_tensors
-        if _is_compiled(x) and not torch.is_grad_enabled():
-            dx, sums = _run_compiled(
-                x, grad.contiguous(), scale, 0, torch.empty_like(x)
-            )
-            return dx, *(total.to(scale.dtype).view_as(scale) for total in sums)
+        if has_kernel(x) and not torch.is_grad_enabled():
+            grad, dx = grad.contiguous(), torch.empty_like(x)
+            sums = torch.ops.mmattn.star_relu(x, grad, scale, scale, dx)
+            return dx, *sums.sum(0).to(scale.dtype).view(2, *scale.shape)
         product = x.relu().mul_(grad)
         dscale = _inner_product(product, x).to(scale.dtype).view_as(scale)
         dbias = grad.sum(dtype=scale.dtype).view_as(scale)
@@ -68,22 +69,13 @@ class _StarReLU(torch.autograd.Function):
         return product.mul_(2 * factor), dscale, dbias
 
 
-def _is_compiled(x: Tensor) -> bool:
-    return (
-        extension.UNAVAILABLE is None
-        and x.device.type == 'cpu'
-        and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
-        and x.is_contiguous()
-        and not is_transformed()
-    )
+def _is_opaque(x: Tensor) -> bool:
+    """Return whether kernels cannot take a map, such as a sharded one.
 
-
-def _run_compiled(x: Tensor, grad: Tensor | None, scale, bias, out: Tensor):
-    """Return `out`, filled, and the gradients of scale and bias if `grad` is given."""
-    sums = torch.empty(x.numel() // PART + 1, 2)
-    numbers = float(scale), float(bias)
-    torch.ops.mmattn_extension.star_relu(x, grad, *numbers, out, sums)
-    return out, sums.sum(0)
+    On a CPU they read the values of scale and bias, which fake tensors lack.
+    """
+    is_fake = type(x) is not Tensor and x.device.type == 'cpu'
+    return is_fake or is_traceable_wrapper_subclass(x)
 
 
 def _scale_square(x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
@@ -118,13 +110,13 @@ class StarReLU(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        # Other types, such as fake tensors, have no values.
-        if type(x) is not Tensor or not runs_eagerly(x, self.scale, self.bias):
+        if not runs_eagerly(x, self.scale, self.bias) or _is_opaque(x):
             # Compilers fuse this formula. A square would be a slow `Pow` in ONNX.
             x = x.relu()
             return self.scale * (x * x) + self.bias
         if not torch.is_grad_enabled():
-            if _is_compiled(x):
-                return _run_compiled(x, None, self.scale, self.bias, x)[0]
+            if has_kernel(x):
+                torch.ops.mmattn.star_relu(x, None, self.scale, self.bias, x)
+                return x
             return _scale_square(x.relu_(), self.scale, self.bias)
         return _StarReLU.apply(x, self.scale, self.bias)
