@@ -30,32 +30,27 @@ BACKWARD_TILES = launch.TileTable(
 SOFT_FORWARD_TILES = launch.tables_by_dtype(
     'masked_attention.SOFT_FORWARD_TILES',
     {
-        torch.float32: {w: (64, 32, 4 if w <= 32 else 8) for w in (16, 32, 64, 128)},
+        torch.float32: {
+            16: (64, 32, 4),
+            32: (64, 32, 4),
+            64: (64, 16, 4),
+            128: (64, 32, 8),
+        },
         torch.float16: {w: (64, 32, 4 if w <= 64 else 8) for w in (16, 32, 64, 128)},
-        torch.bfloat16: {w: (128, 64 if w <= 64 else 32, 8) for w in (16, 32, 64, 128)},
+        torch.bfloat16: {w: (128, 64 if w <= 32 else 32, 8) for w in (16, 32, 64, 128)},
     },
 )
 SOFT_BACKWARD_TILES = launch.tables_by_dtype(
     'masked_attention.SOFT_BACKWARD_TILES',
     {
-        torch.float32: {
-            16: (64, 32, 4),
-            32: (64, 32, 4),
-            64: (32, 32, 8),
-            128: (32, 32, 8),
-        },
+        torch.float32: {w: (64 if w <= 32 else 32, 16, 4) for w in (16, 32, 64, 128)},
         torch.float16: {
             16: (64, 32, 4),
             32: (64, 32, 4),
             64: (64, 32, 8),
             128: (32, 32, 8),
         },
-        torch.bfloat16: {
-            16: (64, 32, 4),
-            32: (64, 32, 4),
-            64: (64, 32, 8),
-            128: (64, 32, 8),
-        },
+        torch.bfloat16: {w: (64 if w <= 64 else 32, 32, 4) for w in (16, 32, 64, 128)},
     },
 )
 WIDE, CHUNK = 32, 16  # wider heads in fp32 are read in chunks of channels

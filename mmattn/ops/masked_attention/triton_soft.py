@@ -51,16 +51,30 @@ def may_see(q0, k0, W, S, R: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr):
 
 
 @triton.jit
-def choose(inside, outside, queries, keys, any_inside, W, S, R: tl.constexpr):
-    """Return `inside` in the mask and `outside` elsewhere, [BQ, BK]."""
-    if any_inside:
-        q, k = queries - S, keys - S
-        dy = (q // W)[:, None] - (k // W)[None, :]
-        dx = (q % W)[:, None] - (k % W)[None, :]
-        near = (tl.abs(dy) <= R // 2) & (tl.abs(dx) <= R // 2)
-        near = near | (q < 0)[:, None] | (k < 0)[None, :]
-        outside = tl.where(near, inside, outside)
-    return outside
+def places(first, W, S, BLOCK: tl.constexpr):
+    """Return y and x of tokens. Special tokens have NaN, which is near all places.
+
+    The product with 1 / W is exact enough for grids of up to 2**21 tokens.
+    """
+    place = (first - S).to(tl.float32) + tl.arange(0, BLOCK).to(tl.float32)
+    place = tl.where(place < 0, float('nan'), place)
+    y = tl.floor(place * (1.0 / W) + 0.5 / W)
+    return y, place - y * W
+
+
+@triton.jit
+def choose(
+    inside, outside, y, x, q0, k0, W, S,
+    R: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Return `inside` in the mask of queries at y and x, and `outside` elsewhere."""
+    chosen = outside
+    if may_see(q0, k0, W, S, R, BQ, BK):
+        other_y, other_x = places(k0, W, S, BK)
+        far = tl.abs(y[:, None] - other_y[None, :]) > R // 2
+        far = far | (tl.abs(x[:, None] - other_x[None, :]) > R // 2)
+        chosen = tl.where(far, outside, inside)
+    return chosen
 
 
 @kernel
@@ -76,11 +90,13 @@ def _soft_fwd_kernel(
     q_ptr += b * q_b_stride + m * q_m_stride
     k_ptr += b * k_b_stride + m * k_m_stride
     v_ptr += b * v_b_stride + m * v_m_stride
-    alpha = tl.load(alpha_ptr + m).to(tl.float32)
+    scale *= LOG2_E
+    alpha = tl.load(alpha_ptr + m).to(tl.float32) * scale
     queries = block * BQ + tl.arange(0, BQ)
     rows, asks = queries.to(tl.int64), queries < N
     q_rows = rows * q_n_stride
     q = load_operand(q_ptr, q_rows, asks, D, DP, NATIVE)
+    y, x = places(block * BQ, W, S, BQ)
 
     high = tl.full([BQ], float('-inf'), tl.float32)
     total = tl.zeros([BQ], tl.float32)
@@ -93,10 +109,11 @@ def _soft_fwd_kernel(
         v = load_operand(v_ptr, cols * v_n_stride, exist, D, DP, NATIVE)
         score = products(
             q, k, q_ptr, k_ptr, q_rows, k_rows, asks, exist, D, DP, BD, PRECISION
-        ) * (scale * LOG2_E)
-        any_inside = may_see(block * BQ, first, W, S, R, BQ, BK)
-        score = choose(score, alpha * score, queries, keys, any_inside, W, S, R)
-        score = tl.where(exist[None, :], score, float('-inf'))
+        )
+        score = choose(
+            scale * score, alpha * score, y, x, block * BQ, first, W, S, R, BQ, BK
+        )
+        score += tl.where(exist, 0.0, float('-inf'))[None, :]
         high, total, acc = add_block(high, total, acc, score, v, PRECISION)
     store_attention(out_ptr, lse_ptr, high, total, acc, b, m, rows, asks, N, M, D, DP)
 
@@ -117,7 +134,7 @@ def _soft_bwd_queries_kernel(
     v_ptr += b * v_b_stride + m * v_m_stride
     grad_ptr += b * g_b_stride + m * g_m_stride
     dq_ptr += (b * N * M + m) * D
-    alpha = tl.load(alpha_ptr + m).to(tl.float32)
+    alpha = tl.load(alpha_ptr + m).to(tl.float32) * scale
     queries = block * BQ + tl.arange(0, BQ)
     rows, asks = queries.to(tl.int64), queries < N
     q_rows, g_rows = rows * q_n_stride, rows * g_n_stride
@@ -127,6 +144,7 @@ def _soft_bwd_queries_kernel(
     lse = tl.load(lse_ptr + stats, mask=asks, other=0.0) * LOG2_E
     delta = tl.load(delta_ptr + stats, mask=asks, other=0.0)
 
+    y, x = places(block * BQ, W, S, BQ)
     dq = tl.zeros([BQ, DP], tl.float32)
     dalpha = tl.zeros([BQ], tl.float32)
     for first in range(0, N, BK):
@@ -135,22 +153,22 @@ def _soft_bwd_queries_kernel(
         k_rows, v_rows = cols * k_n_stride, cols * v_n_stride
         k = load_operand(k_ptr, k_rows, exist, D, DP, NATIVE)
         v = load_operand(v_ptr, v_rows, exist, D, DP, NATIVE)
-        raw = scale * products(
+        raw = products(
             q, k, q_ptr, k_ptr, q_rows, k_rows, asks, exist, D, DP, BD, PRECISION
         )
-        any_inside = may_see(block * BQ, first, W, S, R, BQ, BK)
-        score = choose(raw, alpha * raw, queries, keys, any_inside, W, S, R) * LOG2_E
+        ones = tl.full([BQ, BK], 1.0, tl.float32)
+        outside = choose(0 * ones, ones, y, x, block * BQ, first, W, S, R, BQ, BK)
+        factor = scale + outside * (alpha - scale)
+        score = raw * (factor * LOG2_E)
         prob = tl.where(exist[None, :], tl.exp2(score - lse[:, None]), 0.0)
         dprob = products(
             grad, v, grad_ptr, v_ptr, g_rows, v_rows, asks, exist, D, DP, BD, PRECISION
         )
         dscore = prob * (dprob - delta[:, None])
-        outside = choose(0.0 * raw, dscore, queries, keys, any_inside, W, S, R)
-        dalpha += tl.sum(outside * raw, axis=1)
-        dscore = choose(dscore, alpha * dscore, queries, keys, any_inside, W, S, R)
-        dq += product(dscore, k, PRECISION)
-    store_rows(dq_ptr, dq * scale, rows * (M * D), asks, D, DP)
-    tl.store(dalpha_ptr + (b * M + m) * blocks + block, tl.sum(dalpha, axis=0))
+        dalpha += tl.sum(dscore * outside * raw, axis=1)
+        dq += product(dscore * factor, k, PRECISION)
+    store_rows(dq_ptr, dq, rows * (M * D), asks, D, DP)
+    tl.store(dalpha_ptr + (b * M + m) * blocks + block, tl.sum(dalpha, axis=0) * scale)
 
 
 @kernel
@@ -172,13 +190,14 @@ def _soft_bwd_keys_kernel(
     delta_ptr += (b * M + m) * N
     dk_ptr += (b * N * M + m) * D
     dv_ptr += (b * N * M + m) * D
-    alpha = tl.load(alpha_ptr + m).to(tl.float32)
+    alpha = tl.load(alpha_ptr + m).to(tl.float32) * scale
     keys = block * BK + tl.arange(0, BK)
     cols, exist = keys.to(tl.int64), keys < N
     k_rows, v_rows = cols * k_n_stride, cols * v_n_stride
     k = load_operand(k_ptr, k_rows, exist, D, DP, NATIVE)
     v = load_operand(v_ptr, v_rows, exist, D, DP, NATIVE)
 
+    y, x = places(block * BK, W, S, BK)
     dk = tl.zeros([BK, DP], tl.float32)
     dv = tl.zeros([BK, DP], tl.float32)
     for first in range(0, N, BQ):
@@ -192,16 +211,17 @@ def _soft_bwd_keys_kernel(
         delta = tl.load(delta_ptr + rows, mask=asks, other=0.0)
         score = products(
             k, q, k_ptr, q_ptr, k_rows, q_rows, exist, asks, D, DP, BD, PRECISION
-        ) * (scale * LOG2_E)
-        any_inside = may_see(block * BK, first, W, S, R, BK, BQ)
-        score = choose(score, alpha * score, keys, queries, any_inside, W, S, R)
-        prob = tl.exp2(score - lse[None, :])
+        )
+        ones = tl.full([BK, BQ], 1.0, tl.float32)
+        factor = choose(
+            scale * ones, alpha * ones, y, x, block * BK, first, W, S, R, BK, BQ
+        )
+        prob = tl.exp2(score * (factor * LOG2_E) - lse[None, :])
         dv += product(prob, grad, PRECISION)
         dprob = products(
             v, grad, v_ptr, grad_ptr, v_rows, g_rows, exist, asks, D, DP, BD, PRECISION
         )
         dscore = prob * (dprob - delta[None, :])
-        dscore = choose(dscore, alpha * dscore, keys, queries, any_inside, W, S, R)
-        dk += product(dscore, q, PRECISION)
-    store_rows(dk_ptr, dk * scale, cols * (M * D), exist, D, DP)
+        dk += product(dscore * factor, q, PRECISION)
+    store_rows(dk_ptr, dk, cols * (M * D), exist, D, DP)
     store_rows(dv_ptr, dv, cols * (M * D), exist, D, DP)
