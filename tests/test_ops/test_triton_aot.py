@@ -43,7 +43,8 @@ KERNELS = {  # those that each launch of a form contains
     'small': '_dft_kernel _spectrum_kernel _contract_kernel _bwd_correlate_kernel',
     'medium': '_dft_kernel _spectrum_kernel _contract_kernel _bwd_maps_kernel',
     'large': '_product_kernel _maps_kernel _bwd_maps_kernel',
-    'deformable': '_fwd_kernel _bwd_queries_kernel _bwd_table_kernel _bwd_keys_kernel',
+    'deformable': '_cells_kernel _places_kernel _fwd_kernel _bwd_queries_kernel '
+    '_bwd_table_kernel _bwd_keys_kernel',
     'atomics': '_fwd_kernel _bwd_kernel',
     'in order': '_fwd_kernel _bwd_kernel _bwd_value_kernel',
     'windows': '_fwd_kernel _bwd_queries_kernel _bwd_keys_kernel',

@@ -13,18 +13,17 @@ from ..triton.jit import kernel
 from ..triton.rows import load_operand, load_rows, program_block, store_rows
 from ..triton.softmax import LOG2_E
 from ..triton.tf32 import product, round_operand
-from .triton_fwd import PAD, block_of_keys, key_places, table_values
+from .triton_fwd import block_of_keys, load_places, table_values
 
 
 @kernel
 def _bwd_queries_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, positions_ptr, table_ptr, out_ptr, lse_ptr,
+    q_ptr, k_ptr, v_ptr, grad_ptr, places_ptr, table_ptr, out_ptr, lse_ptr,
     delta_ptr, dq_ptr, dscore_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
     v_b_stride, v_n_stride, v_m_stride, g_b_stride, g_n_stride, g_m_stride,
     N, K, M, W, TH, TW, group_heads,
-    offset_y, offset_x, slope_y, slope_x, step_y, step_x,
-    first_image, first_query, num_queries, blocks, scale,
+    step_y, step_x, first_image, first_query, num_queries, blocks, scale,
     D: tl.constexpr, DP: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
     UNIT_STEP: tl.constexpr, PRECISION: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
@@ -38,8 +37,8 @@ def _bwd_queries_kernel(
     grad_ptr += b * g_b_stride + m * g_m_stride
     out_ptr += (b * N * M + m) * D
     dq_ptr += (b * N * M + m) * D
-    positions_ptr += (b * (M // group_heads) + m // group_heads) * K * 2
-    table_ptr += m * (TH + 2 * PAD) * (TW + 2 * PAD)
+    places_ptr += (b * (M // group_heads) + m // group_heads) * K * 4
+    table_ptr += m * (TH + 2) * (TW + 2) * 4
     dscore_ptr += (image * M + m) * K * num_queries
     places = block * BQ + tl.arange(0, BQ)
     asks = places < num_queries
@@ -56,9 +55,9 @@ def _bwd_queries_kernel(
     dq = tl.zeros([BQ, DP], tl.float32)
     for first in range(0, K, BK):
         cols, exist, k, v, score = block_of_keys(
-            q, k_ptr, v_ptr, positions_ptr, table_ptr, first, y, x, K, TH, TW,
-            k_n_stride, v_n_stride, offset_y, offset_x, slope_y, slope_x, step_y,
-            step_x, scale, D, DP, BK, UNIT_STEP, PRECISION, NATIVE,
+            q, k_ptr, v_ptr, places_ptr, table_ptr, first, y, x, K, TH, TW,
+            k_n_stride, v_n_stride, step_y, step_x, scale, D, DP, BK, UNIT_STEP,
+            PRECISION, NATIVE,
         )  # fmt: skip
         prob = tl.where(exist[None, :], tl.exp2(score - lse[:, None]), 0.0)
         dprob = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
@@ -74,13 +73,12 @@ def _bwd_queries_kernel(
 
 @kernel
 def _bwd_keys_kernel(
-    q_ptr, k_ptr, v_ptr, grad_ptr, positions_ptr, table_ptr, lse_ptr, delta_ptr,
+    q_ptr, k_ptr, v_ptr, grad_ptr, places_ptr, table_ptr, lse_ptr, delta_ptr,
     dk_ptr, dv_ptr, dpositions_ptr,
     q_b_stride, q_n_stride, q_m_stride, k_b_stride, k_n_stride, k_m_stride,
     v_b_stride, v_n_stride, v_m_stride, g_b_stride, g_n_stride, g_m_stride,
     B, N, K, M, W, TH, TW, group_heads,
-    offset_y, offset_x, slope_y, slope_x, step_y, step_x,
-    blocks, splits, blocks_of_split, scale,
+    slope_y, slope_x, step_y, step_x, blocks, splits, blocks_of_split, scale,
     D: tl.constexpr, DP: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr,
     UNIT_STEP: tl.constexpr, PRECISION: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
@@ -92,8 +90,8 @@ def _bwd_keys_kernel(
     k_ptr += b * k_b_stride + m * k_m_stride
     v_ptr += b * v_b_stride + m * v_m_stride
     grad_ptr += b * g_b_stride + m * g_m_stride
-    positions_ptr += (b * (M // group_heads) + m // group_heads) * K * 2
-    table_ptr += m * (TH + 2 * PAD) * (TW + 2 * PAD)
+    places_ptr += (b * (M // group_heads) + m // group_heads) * K * 4
+    table_ptr += m * (TH + 2) * (TW + 2) * 4
     lse_ptr += (b * M + m) * N
     delta_ptr += (b * M + m) * N
     share = split * B + b
@@ -104,9 +102,7 @@ def _bwd_keys_kernel(
     cols, exist = keys.to(tl.int64), keys < K
     k = load_operand(k_ptr, cols * k_n_stride, exist, D, DP, NATIVE)
     v = load_operand(v_ptr, cols * v_n_stride, exist, D, DP, NATIVE)
-    origin_y, origin_x = key_places(
-        positions_ptr, keys, exist, offset_y, offset_x, slope_y, slope_x
-    )
+    places = load_places(places_ptr, keys, exist)
 
     dk = tl.zeros([BK, DP], tl.float32)
     dv = tl.zeros([BK, DP], tl.float32)
@@ -122,11 +118,11 @@ def _bwd_keys_kernel(
         lse = tl.load(lse_ptr + rows, mask=asks, other=float('inf')) * LOG2_E
         delta = tl.load(delta_ptr + rows, mask=asks, other=0.0)
         bias, rise_y, rise_x = table_values(
-            table_ptr, origin_y, origin_x, queries // W, queries % W,
-            step_y, step_x, TH, TW, UNIT_STEP,
+            table_ptr, places, queries // W, queries % W, step_y, step_x, TH, TW,
+            UNIT_STEP,
         )  # fmt: skip
         score = tl.dot(k, tl.trans(q), input_precision=PRECISION) * (scale * LOG2_E)
-        prob = tl.exp2(score + bias * LOG2_E - lse[None, :])
+        prob = tl.exp2(score + bias - lse[None, :])
         dv += product(prob, grad, PRECISION)
         dprob = tl.dot(v, tl.trans(grad), input_precision=PRECISION)
         dscore = prob * (dprob - delta[None, :])
@@ -135,8 +131,9 @@ def _bwd_keys_kernel(
         dx += tl.sum(dscore * rise_x, axis=1)
     store_rows(dk_ptr, dk * scale, cols * (M * D), exist, D, DP)
     store_rows(dv_ptr, dv, cols * (M * D), exist, D, DP)
-    tl.store(dpositions_ptr + cols * 2, -slope_x * dx, mask=exist)
-    tl.store(dpositions_ptr + cols * 2 + 1, -slope_y * dy, mask=exist)
+    # Slopes of the table are in units of log 2.
+    tl.store(dpositions_ptr + cols * 2, dx * -slope_x / LOG2_E, mask=exist)
+    tl.store(dpositions_ptr + cols * 2 + 1, dy * -slope_y / LOG2_E, mask=exist)
 
 
 @triton.jit
@@ -160,9 +157,9 @@ def hats(origin, step, queries, cells):
 
 @kernel
 def _bwd_table_kernel(
-    dscore_ptr, positions_ptr, dtable_ptr, K, M, W, TH, TW, group_heads,
-    offset_y, offset_x, slope_y, slope_x, step_y, step_x,
-    first_image, first_row, num_rows, num_keys, tiles_y, tiles_x, splits, keys_of_split,
+    dscore_ptr, places_ptr, dtable_ptr, K, M, W, TH, TW, group_heads,
+    step_y, step_x, first_image, first_row, num_rows, num_keys, tiles_y, tiles_x,
+    splits, keys_of_split,
     BY: tl.constexpr, BX: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -182,9 +179,9 @@ def _bwd_table_kernel(
     for key in range(start, tl.minimum(start + keys_of_split, num_keys)):
         image, key_of_image = (key // K).to(tl.int64), key % K
         place = ((first_image + image) * num_groups + group) * K + key_of_image
-        origin_y, origin_x = key_places(
-            positions_ptr, place, key < num_keys, offset_y, offset_x, slope_y, slope_x
-        )
+        origin_y = tl.load(places_ptr + place * 4) + tl.load(places_ptr + place * 4 + 2)
+        origin_x = tl.load(places_ptr + place * 4 + 1)
+        origin_x += tl.load(places_ptr + place * 4 + 3)
         low_y, high_y = queries_near(origin_y, step_y, cell_y, BY, first_row, last_row)
         low_x, high_x = queries_near(origin_x, step_x, cell_x, BX, 0, W)
         ptr = dscore_ptr + ((image * M + m) * K + key_of_image) * num_rows * W

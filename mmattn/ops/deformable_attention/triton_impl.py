@@ -7,7 +7,6 @@ that needs Triton imports it.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..triton import launch
@@ -21,28 +20,31 @@ FORWARD_TILES = launch.tables_by_dtype(
     {
         torch.float32: {16: (64, 32, 8), 32: (64, 32, 8), 64: (64, 16, 8)},
         torch.float16: {16: (64, 32, 4), 32: (64, 32, 4), 64: (64, 32, 8)},
-        torch.bfloat16: {16: (64, 32, 4), 32: (64, 32, 4), 64: (64, 32, 8)},
+        torch.bfloat16: {w: (64, 32, 4) for w in (16, 32, 64)},
     },
 )
 QUERIES_TILES = launch.tables_by_dtype(
     'deformable_attention.QUERIES_TILES',
     {
-        torch.float32: {16: (64, 32, 8), 32: (64, 32, 8), 64: (32, 32, 8)},
+        torch.float32: {16: (64, 32, 8), 32: (64, 16, 8), 64: (32, 32, 8)},
         torch.float16: {16: (64, 32, 8), 32: (64, 32, 8), 64: (64, 32, 8)},
-        torch.bfloat16: {16: (64, 32, 8), 32: (64, 32, 8), 64: (64, 32, 8)},
+        torch.bfloat16: {16: (64, 16, 4), 32: (64, 32, 4), 64: (32, 32, 4)},
     },
 )
 KEYS_TILES = launch.tables_by_dtype(
     'deformable_attention.KEYS_TILES',
     {
-        torch.float32: {16: (16, 64, 4), 32: (16, 64, 4), 64: (32, 32, 8)},
-        torch.float16: {16: (16, 64, 4), 32: (32, 64, 4), 64: (32, 32, 8)},
-        torch.bfloat16: {16: (16, 64, 4), 32: (32, 64, 4), 64: (16, 64, 8)},
+        torch.float32: {16: (16, 64, 4), 32: (16, 64, 4), 64: (16, 32, 8)},
+        torch.float16: {16: (16, 64, 4), 32: (16, 64, 4), 64: (32, 32, 8)},
+        torch.bfloat16: {16: (16, 64, 4), 32: (32, 64, 4), 64: (16, 64, 4)},
     },
 )
-TABLE_TILE = dict(BH=16, BW=32, num_warps=4, num_stages=1)
+# Rows and columns of queries, and warps, by the cells of a program along each axis.
+TABLE_TILES = {16: (16, 16, 1), 32: (16, 16, 1), 64: (16, 16, 2)}
+BLOCK = 256  # keys or cells of the table that a program prepares
 MAX_CELLS = 64  # of a program along each axis
 TARGET_PROGRAMS, MAX_SPLITS = 528, 64
+TABLE_PROGRAMS, MAX_TABLE_SPLITS = 1056, 128
 WORKSPACE = 2**24  # gradients of scores held at a time
 
 
@@ -64,12 +66,14 @@ def forward(q, k, v, positions, table, *, grid, align_corners):
         q, k, v = (launch.unit_stride(x) for x in (q, k, v))
         BQ, BK, options = _options(FORWARD_TILES, q)
         blocks = launch.cdiv(N, BQ)
+        geometry, origins = _geometry(positions, table, grid, align_corners)
+        unit_step = _is_unit_step(table, grid, align_corners)
         with torch.cuda.device_of(q):
             _fwd_kernel[(B * M * blocks,)](
-                q, k, v, *_bias(positions, table), out, lse, *launch.strides(q, k, v),
+                q, k, v, *_bias(positions, table, origins, unit_step), out, lse,
+                *launch.strides(q, k, v),
                 N, k.shape[1], M, blocks=blocks, scale=D**-0.5, BQ=BQ, BK=BK,
-                UNIT_STEP=_is_unit_step(table, grid, align_corners),
-                **_geometry(positions, table, grid, align_corners), **options,
+                UNIT_STEP=unit_step, **geometry, **options,
             )  # fmt: skip
     return out, lse
 
@@ -79,15 +83,16 @@ def backward(grad, out, lse, q, k, v, positions, table, *, grid, align_corners):
     if not len(q):
         return launch.zeros(q, k, v, positions, table)
     grad, q, k, v = (launch.unit_stride(x) for x in (grad, q, k, v))
-    geometry = _geometry(positions, table, grid, align_corners)
+    geometry, origins = _geometry(positions, table, grid, align_corners)
     unit_step = _is_unit_step(table, grid, align_corners)
     settings = geometry | dict(UNIT_STEP=unit_step, scale=q.shape[3] ** -0.5)
-    inputs = (q, k, v, grad, *_bias(positions, table))
     with torch.cuda.device_of(q):
+        inputs = (q, k, v, grad, *_bias(positions, table, origins, unit_step))
         dq, delta, dtable = _backward_queries(
             inputs, out, lse, grid, geometry, settings
         )
-        dk, dv, dpositions = _backward_keys(inputs, lse, delta, settings)
+        slopes = {name: origins[name] for name in ('slope_y', 'slope_x')}
+        dk, dv, dpositions = _backward_keys(inputs, lse, delta, settings | slopes)
     return dq, dk, dv, dpositions.to(positions.dtype), dtable.to(table.dtype)
 
 
@@ -96,21 +101,38 @@ def _is_unit_step(table: Tensor, grid, align_corners: bool) -> bool:
     return align_corners and table.shape[1:] == (2 * H - 1, 2 * W - 1)
 
 
-def _geometry(positions, table, grid, align_corners) -> dict:
-    """Return the terms of place(query) = offset - slope * position + step * query."""
+def _geometry(positions, table, grid, align_corners) -> tuple[dict, dict]:
+    """Return sizes, and the terms of place(query) = offset - slope * position + step *
+    query: the step, and the others."""
+    origins = {}
     geometry = dict(W=grid[1], TH=table.shape[1], TW=table.shape[2])
     geometry['group_heads'] = len(table) // positions.shape[1]
     for axis, side, cells in zip('yx', grid, table.shape[1:], strict=True):
         span = max(side - 1, 1) if align_corners else side
         slope = (cells - 1) / 4
-        geometry[f'slope_{axis}'] = slope
+        origins[f'slope_{axis}'] = slope
         geometry[f'step_{axis}'] = 2 * slope / span
-        geometry[f'offset_{axis}'] = slope * (2 - (side - 1) / span)
-    return geometry
+        origins[f'offset_{axis}'] = slope * (2 - (side - 1) / span)
+    return geometry, origins
 
 
-def _bias(positions: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    return positions.float().contiguous(), F.pad(table.float(), (2, 2, 2, 2))
+def _bias(positions, table, origins: dict, unit_step: bool) -> tuple[Tensor, Tensor]:
+    """Return the places of keys and the cells of the table, see `triton_fwd.py`."""
+    from .triton_fwd import _cells_kernel, _places_kernel
+
+    options = dict(BLOCK=BLOCK, num_warps=4, **launch.COMPILER)
+    M, TH, TW = table.shape
+    cells = launch.empty(table, M, TH + 2, TW + 2, 4)
+    _cells_kernel[(M * launch.cdiv((TH + 2) * (TW + 2), BLOCK),)](
+        table.contiguous(), cells, TH, TW, **options
+    )
+    num_keys = positions.numel() // 2
+    places = launch.empty(table, *positions.shape[:3], 4)
+    _places_kernel[(launch.cdiv(num_keys, BLOCK),)](
+        positions.contiguous(), places, num_keys, UNIT_STEP=unit_step, **origins,
+        **options,
+    )  # fmt: skip
+    return places, cells
 
 
 def _options(tiles: dict, q: Tensor) -> tuple[int, int, dict]:
@@ -135,7 +157,7 @@ def _backward_queries(inputs, out, lse, grid, geometry, settings):
     """
     from .triton_bwd import _bwd_queries_kernel
 
-    q, k, v, grad, positions, table = inputs
+    q, k, v, grad, places, _ = inputs
     (B, N, M, _), K, (H, W) = q.shape, k.shape[1], grid
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     delta = launch.empty(q, B, M, N)
@@ -156,15 +178,13 @@ def _backward_queries(inputs, out, lse, grid, geometry, settings):
                 blocks=blocks, BQ=BQ, BK=BK, **settings, **options,
             )  # fmt: skip
             dtable += _table_gradient(
-                workspace, positions, K, M, geometry, launch.precision(q),
+                workspace, places, K, M, geometry, launch.precision(q),
                 first_image=image, first_row=row, num_rows=rows, num_keys=count * K,
             )  # fmt: skip
     return dq, delta, dtable
 
 
-def _table_gradient(
-    workspace, positions, K, M, geometry, precision, *, num_keys, **part
-):
+def _table_gradient(workspace, places, K, M, geometry, precision, *, num_keys, **part):
     from .triton_bwd import _bwd_table_kernel
 
     TH, TW = geometry['TH'], geometry['TW']
@@ -172,13 +192,15 @@ def _table_gradient(
     tiles_y, tiles_x = launch.cdiv(TH, BY), launch.cdiv(TW, BX)
     programs = M * tiles_y * tiles_x
     splits, keys_of_split = launch.split(
-        num_keys, programs, TARGET_PROGRAMS, MAX_SPLITS
+        num_keys, programs, TABLE_PROGRAMS, MAX_TABLE_SPLITS
     )
+    BH, BW, num_warps = TABLE_TILES[max(BY, BX)]
     shares = launch.empty(workspace, splits, M, TH, TW)
     _bwd_table_kernel[(programs * splits,)](
-        workspace, positions, shares, K, M, num_keys=num_keys, tiles_y=tiles_y,
+        workspace, places, shares, K, M, num_keys=num_keys, tiles_y=tiles_y,
         tiles_x=tiles_x, splits=splits, keys_of_split=keys_of_split, BY=BY, BX=BX,
-        PRECISION=precision, **part, **geometry, **TABLE_TILE, **launch.COMPILER,
+        BH=BH, BW=BW, PRECISION=precision, num_warps=num_warps, num_stages=1, **part,
+        **geometry, **launch.COMPILER,
     )  # fmt: skip
     return shares.sum(0)
 
@@ -187,8 +209,8 @@ def _backward_keys(inputs, lse, delta, settings):
     """Return the gradients of k, v and positions."""
     from .triton_bwd import _bwd_keys_kernel
 
-    q, k, v, grad, positions, _ = inputs
-    (B, N, M, D), K, G = q.shape, k.shape[1], positions.shape[1]
+    q, k, v, grad, places, _ = inputs
+    (B, N, M, D), K, G = q.shape, k.shape[1], places.shape[1]
     BQ, BK, options = _options(KEYS_TILES, q)
     blocks = launch.cdiv(K, BK)
     splits, blocks_of_split = launch.split(
