@@ -73,6 +73,7 @@ def test_product_only_where_it_is_faster(monkeypatch, products):
         layer(x)
     layer.double()(x.double())
     torch.compile(layer.float(), fullgraph=True, backend='aot_eager')(x)
+    torch.jit.trace(layer, x)
     make(5)[0](x)
     monkeypatch.setattr(spatial_reduction_attention, 'NARROW_BLAS', True)
     layer(x)

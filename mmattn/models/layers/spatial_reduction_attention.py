@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 from mmattn.ops.common.adaptive_pool import adaptive_avg_pool
+from mmattn.ops.common.derivatives import runs_eagerly
 from mmattn.ops.common.pointwise_linear import NARROW_BLAS
 
 from .grid_conv import GridConv
@@ -73,7 +74,7 @@ class SpatialReductionAttention(nn.Module):
             and x.dtype == torch.float32
             and torch.is_grad_enabled()
             and self.sr.weight.requires_grad
-            and not torch.compiler.is_compiling()
+            and runs_eagerly(x, self.sr.weight)
             and not torch.is_autocast_enabled('cpu')
             and not NARROW_BLAS
         )
