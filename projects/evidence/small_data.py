@@ -38,7 +38,8 @@ DEMO = 'configs/demo/mask_rcnn_{}_hela.py'  # whose backbone is taken
 NETWORKS = dict(ivit_nano='ivit_n_300i', pvt_v2_b0='pvt_v2_b0', resnet18='r18')
 NETWORKS |= dict(efficientnet_lite0='efficientnet_lite0')
 TORCHVISION = 'torchvision'  # a network that is more than a backbone
-SGD = dict(type='SGD', momentum=0.9, weight_decay=1e-4)
+# Its references take 0.02 for 16 images of detection, and 0.01 for 8 of segmentation.
+SGD = dict(type='SGD', lr=0.005, momentum=0.9, weight_decay=1e-4)
 RECIPE = 'jitter', 'ema'  # parts that configs are written with
 
 
@@ -71,8 +72,7 @@ def put_torchvision(cfg: Config) -> None:
             max_per_img=cfg.model.test_cfg.rcnn.max_per_img,
         )
     cfg.model = model | dict(data_preprocessor=cfg.model.data_preprocessor)
-    lr = 0.01 if 'Segmentor' in model['type'] else 0.005
-    cfg.optim_wrapper = dict(type='OptimWrapper', optimizer=SGD | dict(lr=lr))
+    cfg.optim_wrapper = dict(type='OptimWrapper', optimizer=SGD)
 
 
 def put_parts(cfg: Config, parts: Sequence[str]) -> None:

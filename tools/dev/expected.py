@@ -12,7 +12,8 @@ from tools.dev.choose import measured
 from tools.dev.markdown import markdown
 
 FOLDER = ROOT / 'docs/evidence'
-PLACE = 'data', 'images', 'factor', 'minutes', 'parts', 'lr', 'metric'
+PLACE = 'data', 'images', 'factor', 'minutes', 'parts', 'metric'
+NETWORK = 'network', 'start', 'lr'
 NAMES = {
     'hela': 'HeLa nuclei, 256 x 256',
     'blood': 'blood cells, 480 x 640',
@@ -40,26 +41,25 @@ def spread(rows: Iterable[Mapping]) -> str:
 def expected(words: list[str], folder: Path = FOLDER) -> str:
     """Return the metrics in a csv file, a line for each data set, length and recipe."""
     rows = [row for name in words for row in read_csv(folder / name)]
-    networks = dict.fromkeys((row['network'], row['start']) for row in rows)
-    head = ['data', 'images', 'CPU minutes', 'recipe', 'rate', 'metric']
-    lines = [[*head, *(f'`{name}`, {start}' for name, start in networks)]]
-    for place in dict.fromkeys(map(_place, rows)):
-        data, images, factor, minutes, parts, lr, metric = place
+    networks = dict.fromkeys(_cells(row, NETWORK) for row in rows)
+    head = ['data', 'images', 'CPU minutes', 'recipe', 'metric']
+    lines = [[*head, *(f'`{name}`, {start}, {lr}' for name, start, lr in networks)]]
+    for place in dict.fromkeys(_cells(row, PLACE) for row in rows):
+        data, images, factor, minutes, parts, metric = place
         size = '' if factor == '1.0' else f', resized by {factor}'
         line = [NAMES[data] + size, images, f'{float(minutes):g}']
-        line += [parts.replace(' ', ', ') or 'none', lr, METRICS[metric][1]]
+        line += [parts.replace(' ', ', ') or 'none', METRICS[metric][1]]
         for network in networks:
             line.append(
                 spread(
                     row
                     for row in rows
-                    if _place(row) == place
-                    and (row['network'], row['start']) == network
+                    if _cells(row, PLACE + NETWORK) == place + network
                 )
             )
         lines.append(line)
     return f'{markdown(lines)}\nMeasured on: {measured(rows)}.\n'
 
 
-def _place(row: Mapping) -> tuple[str, ...]:
-    return tuple(row[name] for name in PLACE)
+def _cells(row: Mapping, names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(row[name] for name in names)
