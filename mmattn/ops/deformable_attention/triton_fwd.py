@@ -78,41 +78,6 @@ def load_places(ptr, keys, mask):
     return split_four(tl.load(ptrs, mask=mask[:, None], other=0.0))
 
 
-@kernel
-def _cells_kernel(table_ptr, cells_ptr, TH, TW, BLOCK: tl.constexpr):
-    """Write the cells (M, TH + 2, TW + 2, 4) between four entries of a table (M, TH,
-    TW), which is 0 outside: the first entry, the rises to the next in x and y, and the
-    rise of the rise. Cell (0, 0) is that of entry (-1, -1). Units are of log 2."""
-    blocks = tl.cdiv((TH + 2) * (TW + 2), BLOCK)
-    m, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
-    cells = block * BLOCK + tl.arange(0, BLOCK)
-    y, x = cells // (TW + 2) - 1, cells % (TW + 2) - 1
-    table_ptr += m * TH * TW + y * TW + x
-    above, below = (y >= 0) & (y < TH), y + 1 < TH
-    left, right = (x >= 0) & (x < TW), x + 1 < TW
-    first = tl.load(table_ptr, mask=above & left, other=0.0)
-    second = tl.load(table_ptr + 1, mask=above & right, other=0.0)
-    third = tl.load(table_ptr + TW, mask=below & left, other=0.0)
-    fourth = tl.load(table_ptr + TW + 1, mask=below & right, other=0.0)
-    first, second = first.to(tl.float32) * LOG2_E, second.to(tl.float32) * LOG2_E
-    third, fourth = third.to(tl.float32) * LOG2_E, fourth.to(tl.float32) * LOG2_E
-    rise_x = second - first
-    cells_ptr += (m * (TH + 2) * (TW + 2) + cells) * 4
-    exist = y <= TH
-    tl.store(cells_ptr, first, mask=exist)
-    tl.store(cells_ptr + 1, rise_x, mask=exist)
-    tl.store(cells_ptr + 2, third - first, mask=exist)
-    tl.store(cells_ptr + 3, (fourth - third) - rise_x, mask=exist)
-
-
-@triton.jit
-def key_places(ptr, keys, mask, offset_y, offset_x, slope_y, slope_x):
-    """Return y and x in the table that query (0, 0) has for keys."""
-    x = tl.load(ptr + keys * 2, mask=mask, other=0.0)
-    y = tl.load(ptr + keys * 2 + 1, mask=mask, other=0.0)
-    return offset_y - slope_y * y, offset_x - slope_x * x
-
-
 @triton.jit
 def axis_cells(cell, place, query, step, side, UNIT_STEP: tl.constexpr):
     """Return the cell on an axis, and the place in it from 0 to 1.
