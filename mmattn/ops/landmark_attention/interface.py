@@ -48,8 +48,8 @@ def landmark_attention(
             w1 and w2 of one side must both be given or both be None.
         backend: 'triton', 'cpp', 'torch', 'reference', or None for the fastest one that
             supports the call. It is 'reference' in forward mode, under
-            `torch.func.grad`, and on CPUs where small maps need gradients. Only
-            'reference' supports second derivatives.
+            `torch.func.grad`, and without the extension on CPUs where small maps need
+            gradients. Only 'reference' supports second derivatives.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast the five attention tensors are
