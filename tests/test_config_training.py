@@ -156,7 +156,7 @@ METHODS = {
     'mask2former/pvt_v2_b2_160k_ade20k': 'mIoU',
     'segformer/pvt_v2_mit_b0_160k_ade20k': 'mIoU',
 }
-SLOW = {  # their parts are in the others
+SLOW = {  # each takes 4 s or more of CPU time
     'cascade_mask_rcnn/dat_t_1x_coco',
     'atss/pvt_v2_b2_3x_coco',
     'gfl/pvt_v2_b2_li_3x_coco',

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mmattn.errors import UserError
@@ -11,8 +11,7 @@ from ..images import read_image
 from .notes import say, some
 
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
-# Cityscapes has several label maps of an image; training reads the first.
-KINDS = ('_labelTrainIds', '_labelIds')
+NUMBER = re.compile(r'(?<![A-Za-z])\d+|\d+(?![A-Za-z])')  # not the 8 of `Img8bit`
 MASK_ENDS = ('_mask', '_masks', '_label', '_labels', '_l', '_seg', '_gt')
 
 
@@ -98,7 +97,11 @@ def image_size(path: Path) -> tuple[int, int]:
 
 
 def matching(
-    images: dict[str, Path], folder: Path, *, some_only: bool = False
+    images: dict[str, Path],
+    folder: Path,
+    *,
+    some_only: bool = False,
+    kinds: Sequence[str] = (),
 ) -> dict[str, Path]:
     """Return the masks of images by the names of the images.
 
@@ -110,6 +113,8 @@ def matching(
             lie among their images.
         folder: of the masks.
         some_only: whether the folder may have masks of other images.
+        kinds: ends of the masks to take where the folder has several of an image, the
+            best first.
 
     Raises:
         ValueError: an image has no mask, or a mask no image.
@@ -119,7 +124,7 @@ def matching(
         for name in [name for name in images if name.lower().endswith(MASK_ENDS)]:
             del images[name]
         masks = {name: path for name, path in masks.items() if name not in images}
-    for kind in KINDS:
+    for kind in kinds:
         if of_kind := [name for name in masks if name.endswith(kind)]:
             masks = {name: masks[name] for name in of_kind}
             break
@@ -144,20 +149,23 @@ def _renamed(masks: dict[str, Path], images: Iterable[str]) -> dict[str, Path]:
     if own.keys() != theirs.keys():
         return masks
     part = min(own)
+    if not part and not own[part].startswith(theirs[part]):
+        return masks  # a single mask that has neither the number nor the name
     say(f'{masks[own[part]]} is the mask of {theirs[part]}, and so on')
     return {theirs[part]: masks[name] for part, name in own.items()}
 
 
-def _different_parts(names: Iterable[str]) -> dict[str, str]:
+def _different_parts(names: Iterable[str]) -> dict[tuple[str, ...], str]:
     """Return names by what is left without their common start and end.
 
-    Numbers stay whole. A single name is a start.
+    Numbers stay, also those that all names share. A single name is a start.
     """
     names = list(names)
     start = re.sub(r'\d+$', '', os.path.commonprefix(names))
     rests = [name.removeprefix(start)[::-1] for name in names]
     end = re.sub(r'\d+$', '', os.path.commonprefix(rests))
+    kept = [NUMBER.findall(part) for part in (start, end[::-1])]
+    parts = ([*kept[0], rest.removeprefix(end)[::-1], *kept[1]] for rest in rests)
     return {
-        rest.removeprefix(end)[::-1]: name
-        for rest, name in zip(rests, names, strict=True)
+        tuple(filter(None, part)): name for part, name in zip(parts, names, strict=True)
     }

@@ -18,6 +18,8 @@ from .layouts import Part
 from .windows import Window, write_image
 
 IGNORED = 255  # the label that losses and metrics of segmentation ignore
+# Cityscapes has several maps of an image.
+CITYSCAPES = '_labelTrainIds', '_labelIds'
 MUCH = 0.01  # share of the pixels that is not the border of objects
 
 
@@ -61,7 +63,8 @@ class Legend:
 def from_label_maps(part: Part) -> list[LabelMap]:
     """Return the images of a part with their label maps."""
     files = image_files(part.images, beside=part.annotations, names=part.names)
-    maps = matching(files, part.annotations, some_only=part.names is not None)
+    some_only = part.names is not None
+    maps = matching(files, part.annotations, some_only=some_only, kinds=CITYSCAPES)
     return [
         LabelMap(
             path,

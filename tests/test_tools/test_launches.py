@@ -24,6 +24,13 @@ def test_launches_of_backbones(network, arch):
         assert counts.total() <= most, counts
 
 
+def test_autocast_keeps_weights_where_no_gradient_is_needed():
+    with torch.device('meta'):
+        model = IViT('tiny')
+    counts = count_launches(model, 2, 3, 224, 224, autocast=True, trains=False)
+    assert not counts['_foreach_copy_'] and counts.total() <= 576
+
+
 @pytest.mark.parametrize('frozen', [None, 'x', 'weight', 'bias'])
 def test_tensors_cast_together_have_the_gradients_of_single_casts(frozen, monkeypatch):
     monkeypatch.setattr(precision, '_fit_one_kernel', lambda tensors: True)

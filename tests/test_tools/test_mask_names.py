@@ -46,6 +46,25 @@ def test_cityscapes(kinds, capsys):
     assert '_gtFine_label' in said and 'is the mask of aachen/aachen_000000_' in said
 
 
+@pytest.mark.parametrize('map_name', ['image_mask', 'image_1_L'])
+def test_a_single_pair_shares_a_name_or_a_number(map_name):
+    image = map_name[:-5] if 'mask' in map_name else 'photo_1'
+    for split in ('train', 'val'):
+        save(f'{split}/{image}.png')
+        save_map(f'{split}_labels/{map_name}.png', 2)
+    found = convert('.')
+    assert found == {f'{split}/{image}.png': 2 for split in ('train', 'val')}
+
+
+def test_label_maps_of_cityscapes_are_no_numbers_of_objects():
+    for name in CITIES:
+        save(f'i/{name}_leftImg8bit.png')
+        for kind in ('labelIds', 'instanceIds'):
+            save_map(f'm/{name}_gtFine_{kind}.png', 1)
+    with pytest.raises(UserError, match='images without a mask'):
+        run('masks', 'i', 'm')
+
+
 @pytest.mark.parametrize(
     'images, maps',
     [
@@ -53,6 +72,7 @@ def test_cityscapes(kinds, capsys):
         ('001_rgb 002_rgb 010_rgb', '001_gt 002_gt 010_gt'),
         ('1 12 21', '1_L 12_L 21_L'),
         ('frame frame-b c', 'frame_mask frame-b_mask c_mask'),
+        ('day1_01 day1_02', 'gt_day1_01 gt_day1_02'),
     ],
 )
 def test_what_all_names_share_is_left_out(images, maps):
@@ -69,6 +89,10 @@ def test_what_all_names_share_is_left_out(images, maps):
     'images, maps',
     [
         ('10 11 12', '20 21 22'),  # numbers stay whole
+        ('day1_01 day1_02', 'day2_01 day2_02'),
+        ('01_2023 02_2023', '01_2024 02_2024'),
+        ('image', 'mask'),
+        ('img_1', 'mask_2'),
         ('img_1 img_2', 'mask_1 mask_3'),
         ('img_1 img_2', 'mask_1'),
         ('img_1', 'mask_1 mask_2'),
@@ -78,5 +102,5 @@ def test_other_names_are_no_pairs(images, maps):
     save(*(f'i/{name}.png' for name in images.split()))
     for name in maps.split():
         save_map(f'm/{name}.png', 0)
-    with pytest.raises(UserError, match="without an? (mask|image), such as '[1im]"):
+    with pytest.raises(UserError, match="without an? (mask|image), such as '[01dim]"):
         convert('i', 'm')

@@ -54,7 +54,7 @@ def may_see(q0, k0, W, S, R: tl.constexpr, BQ: tl.constexpr, BK: tl.constexpr):
 def places(first, W, S, BLOCK: tl.constexpr):
     """Return y and x of tokens. Special tokens have NaN, which is near all places.
 
-    The product with 1 / W is exact enough for grids of up to 2**21 tokens.
+    The product with 1 / W is exact enough for grids of up to 2**20 tokens.
     """
     place = (first - S).to(tl.float32) + tl.arange(0, BLOCK).to(tl.float32)
     place = tl.where(place < 0, float('nan'), place)
