@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from string import capwords
 from time import process_time
 
+import mmengine.runner  # noqa: F401  from whose import on logs become HistoryBuffer
 import numpy as np
 import pytest
 import torch
@@ -179,14 +180,14 @@ def test_what_never_ends_is_refused_at_once(tmp_path, value):
 
 @contextmanager
 def at_once():
-    """Fail after a second, in which no garbage of other tests is collected."""
+    """Fail after 5 s, in which no garbage of other tests is collected."""
     gc.disable()
     start = process_time()
     try:
         yield
     finally:
         gc.enable()
-    assert process_time() - start < 1
+    assert process_time() - start < 5
 
 
 def refused_at_once(path, reason=''):

@@ -53,7 +53,9 @@ def test_output_and_gradients(name, dtype, extended, monkeypatch):
         monkeypatch.setattr(extension, 'UNAVAILABLE', 'not built')
     tensors, settings = make(name, dtype)
     eager = partial(lambda *args: conv2d(*args, *settings))
-    expected, expected_grads = run_with_grads(eager, tensors, dtype=torch.float64)
+    # Without AVX-512, PyTorch's own depthwise convolution rounds more than we allow.
+    exact = torch.float64 if extended else dtype
+    expected, expected_grads = run_with_grads(eager, tensors, dtype=exact)
     out, grads = run_with_grads(compiled(*settings), tensors)
     assert out.is_contiguous()
     assert_close('out', expected, out, dtype)
