@@ -56,35 +56,53 @@ def size(path) -> int:
     return max((sizes.index(p) for p in path.stem.split('_') if p in sizes), default=0)
 
 
-# Small networks come first, for what only one of a kind is checked for.
-@pytest.mark.parametrize('name', [config_id(p) for p in sorted(LEAVES, key=size)])
+def method(path) -> str:
+    return path.parent.name
+
+
+def network(path) -> str:
+    """Return `pvt_v2` for `pvt_v2_b2_li_1x_coco`."""
+    return re.split(r'_(?:x*[bilmnst]\d*|\d+e)_', path.stem)[0]
+
+
+def smallest_are_fast(*kinds):
+    """Parametrize over configs; all but the smallest of each kind are slow."""
+    seen, rows = set(), []
+    for path in sorted(LEAVES, key=size):
+        new = {kind(path) for kind in kinds} - seen
+        marks = () if new else pytest.mark.slow
+        rows.append(pytest.param(config_id(path), marks=marks))
+        seen |= new
+    return pytest.mark.parametrize('name', rows)
+
+
+@smallest_are_fast(lambda path: (method(path), network(path)))
 def test_config_builds(name):
     cfg = load(name)
     model = build(cfg)
     if name in ENTRIES:
         parameters = sum(parameter.numel() for parameter in model.parameters())
         assert parameters == ENTRIES[name]['Metadata']['Parameters']
+    if cfg.optim_wrapper.type == 'OptimWrapper':  # DeepSpeed is not installed
+        check_optimizer(cfg, model)
+
+
+@smallest_are_fast(method, network)
+def test_maps_fit(name):
+    cfg = load(name)
+    check_maps(cfg.model, build(cfg))
+
+
+@pytest.mark.parametrize('name', map(config_id, LEAVES))
+def test_settings(name):
+    cfg = load(name)
     types = each_type(cfg._cfg_dict)
     assert not types & set(MODELS.module_dict), 'types of ours need their prefix'
     check_scopes(cfg.model, 'model')
     check_arguments(cfg.model)
-    kind = name.partition('/')[0], *sorted(map(str, each_type(cfg.model)))
-    if kind not in FITTING:
-        check_maps(cfg.model, model)
-        FITTING.add(kind)
     check_start(name, cfg)
     check_pipelines(cfg)
     check_schedule(cfg)
-    backbone = cfg.model.get('backbone', {}).get('type')
-    wrapper = repr((cfg.default_scope, backbone, cfg.optim_wrapper.to_dict()))
-    # DeepSpeed is not installed.
-    if cfg.optim_wrapper.type == 'OptimWrapper' and wrapper not in OPTIMIZED:
-        OPTIMIZED.add(wrapper)
-        check_optimizer(cfg, model)
-
-
-FITTING = set()  # folders and types of those checked before
-OPTIMIZED = set()  # scope, backbone and optimizer of those built before
 
 
 def check_optimizer(cfg, model):

@@ -3,6 +3,9 @@
 The interpreter has to be chosen before Triton is imported. Tests that are marked
 `interpreted` therefore run in a second process, which collects the same files and runs
 one test at a time, on request; conftest.py asks for them.
+
+The fast tests interpret each kernel once, in `test_every_operator`, and execute what
+the compiler makes of it, in `test_executed_kernels`.
 """
 
 import functools
@@ -14,6 +17,7 @@ import pytest
 
 INTERPRETED = os.environ.get('TRITON_INTERPRET') == '1'
 interpreted = pytest.mark.interpreted
+slowly_interpreted = [interpreted, pytest.mark.slow]
 
 
 class Server:

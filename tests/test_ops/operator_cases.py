@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from interpreter import interpreted
 from torch import Tensor
 
 from mmattn.ops.common.operator import OPERATORS as REGISTERED
@@ -125,7 +124,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA de
 on_gpu = [pytest.mark.gpu, needs_gpu]
 
 
-def kernels(forms: bool = True, interpreted_cases=tuple(CASES)) -> list:
+def kernels(forms: bool = True, interpreter: Sequence | None = None) -> list:
     """Return parameters: every case on every kernel.
 
     They are the case, a backend's name and a device: the CPU's kernels on the CPU, and
@@ -133,7 +132,7 @@ def kernels(forms: bool = True, interpreted_cases=tuple(CASES)) -> list:
 
     Args:
         forms: whether to take all forms and backends of a CPU, or each call once.
-        interpreted_cases: cases for which Triton's kernels are interpreted.
+        interpreter: marks of Triton's kernels under the interpreter; None without it.
     """
     rows = []
     for name, case in CASES.items():
@@ -143,8 +142,8 @@ def kernels(forms: bool = True, interpreted_cases=tuple(CASES)) -> list:
             rows += [(name, case, x, 'cpu', ()) for x in backends]
         if not case.repeats and 'triton' in backends_of(case.operator):
             rows.append((name, case, 'triton', 'cuda', on_gpu))
-            if name in interpreted_cases:
-                rows.append((name, case, 'triton', 'cpu', interpreted))
+            if interpreter is not None:
+                rows.append((name, case, 'triton', 'cpu', interpreter))
     return [
         pytest.param(*row, id=f'{name}, {row[1]}, {row[2]}', marks=marks)
         for name, *row, marks in rows

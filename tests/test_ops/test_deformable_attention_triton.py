@@ -51,18 +51,13 @@ EDGES = {  # the places of queries differ, nothing else
 }
 
 
-@every_triton('shape', SHAPES, 'queries 70 in a column')
+@every_triton('shape', SHAPES)
 def test_against_reference(shape, device):
     triton, inputs = setup('triton', **shape, device=device)
     check_operator(triton, inputs)
 
 
-@every_triton(
-    'shape',
-    EDGES,
-    'queries 63 in a row, group of 2',
-    'grid 7x5, batch 2, heads 4, groups 2',
-)
+@every_triton('shape', EDGES)
 def test_queries_placed_by_their_edges(shape, device):
     triton, inputs = setup('triton', **shape, align_corners=False, device=device)
     check_operator(triton, inputs)
@@ -89,7 +84,7 @@ def test_positions_on_kinks_and_outside(monkeypatch, form, device):
     check_operator(triton, [q, k, v, positions, table])
 
 
-@every_triton('programs', {'one': 1, 'one for each block': 1000}, 'one for each block')
+@every_triton('programs', {'one': 1, 'one for each block': 1000})
 def test_split_of_sums_over_programs(monkeypatch, programs, device):
     """All queries and keys in one share, and one share for each block or key."""
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
@@ -134,9 +129,7 @@ def test_no_tensor_of_all_queries_and_keys(monkeypatch, device):
     assert largest.numel == 200 * 2 * 20
 
 
-@every_triton(
-    'level', {x: x for x in ('near 137', 'near -249', 'steep table')}, 'near 137'
-)
+@every_triton('level', {x: x for x in ('near 137', 'near -249', 'steep table')})
 def test_scores_out_of_the_range_of_exp(level, device):
     triton, (q, k, v, positions, table) = setup('triton', **SMALL, device=device)
     largest = 300.0
@@ -149,7 +142,7 @@ def test_scores_out_of_the_range_of_exp(level, device):
     check_as_near_as_the_definition(triton, [q, k, v, positions, table], largest)
 
 
-@every_triton('where', {x: x for x in ('q', 'k', 'positions', 'table')}, 'k', 'table')
+@every_triton('where', {x: x for x in ('q', 'k', 'positions', 'table')})
 def test_nan_reaches_what_sees_it_only(where, device):
     """The query's row; the image's head; the head, of the table. Groups are heads."""
     grid = (4, 5)

@@ -9,7 +9,7 @@ import importlib
 
 import pytest
 import torch
-from interpreter import INTERPRETED
+from interpreter import INTERPRETED, interpreted, slowly_interpreted
 from operator_cases import (
     CASES,
     OPERATORS,
@@ -33,14 +33,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
-every_kernel = pytest.mark.parametrize('case, backend, device', kernels())
 every_operator = pytest.mark.parametrize('name', OPERATORS)
-every_quick_kernel = pytest.mark.parametrize(
-    'case, backend, device', kernels(interpreted_cases=())
+every_kernel = pytest.mark.parametrize(
+    'case, backend, device', kernels(interpreter=[interpreted])
 )
-every_call = pytest.mark.parametrize(
-    'case, backend, device', kernels(forms=False, interpreted_cases=())
+every_kernel_interpreted_slowly = pytest.mark.parametrize(
+    'case, backend, device', kernels(interpreter=slowly_interpreted)
 )
+every_quick_kernel = pytest.mark.parametrize('case, backend, device', kernels())
+every_call = pytest.mark.parametrize('case, backend, device', kernels(forms=False))
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_gradient_of_one_input(call, case):
             check_operator(function, inputs, [j == i for j in range(count)])
 
 
-@every_kernel
+@every_kernel_interpreted_slowly
 def test_views(call, case):
     """Expanded, permuted, sliced and flipped views, and an expanded cotangent."""
     function, inputs = call(B=2)
@@ -125,9 +126,7 @@ def test_nothing(call, case):
             check_empty(function, inputs, shape)
 
 
-@pytest.mark.parametrize(
-    'case, backend, device', kernels(interpreted_cases=('landmark', 'structure-aware'))
-)
+@every_kernel_interpreted_slowly
 def test_images_do_not_mix(call, case):
     """A NaN in image 1 of three changes nothing of the other two."""
     function, inputs = call(B=3)
@@ -208,7 +207,7 @@ def detached(args, requires_grad=False):
     )
 
 
-@every_kernel
+@every_kernel_interpreted_slowly
 def test_opcheck(call, case, backend):
     function, inputs = call(B=1, dtype=torch.float32 if case.form else torch.bfloat16)
     with Recorder() as recorder:

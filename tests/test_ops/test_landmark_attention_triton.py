@@ -36,21 +36,12 @@ SHAPES = {
 triton = functools.partial(landmark_attention, backend='triton')
 
 
-@every_triton(
-    'shape',
-    SHAPES,
-    'tokens 63',
-    'grid 7x5, mixed heads 2M',
-    'heads 10, width 32',
-    'heads 16',
-    'landmarks in two tiles, no mixing',
-    'landmarks and tokens in two tiles',
-)
+@every_triton('shape', SHAPES)
 def test_against_reference(shape, device):
     check_operator(triton, make_landmark_inputs(**shape, device=device))
 
 
-@every_triton('programs', {'1 program': 1, '4 programs': 4}, '1 program')
+@every_triton('programs', {'1 program': 1, '4 programs': 4})
 def test_split_of_loops_over_programs(monkeypatch, programs, device):
     """One program for all tiles, and several with several tiles each."""
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)

@@ -7,7 +7,7 @@ is built here for the CPU, and the CUDA kernels run on a CPU where there is no G
 import compiled_extension
 import pytest
 import torch
-from interpreter import interpreted
+from interpreter import slowly_interpreted
 from operator_cases import FORMS, names_of, on_gpu
 from operator_cases import setup as setup_operator
 from operator_checks import check_operator, every_dtype
@@ -21,10 +21,11 @@ SMALL = dict(shapes=((3, 4), (2, 1), (1, 1)), Q=7, B=2, M=2, D=6, P=3)
 COMPILED = [pytest.mark.slow, compiled_extension.needs('c++')]
 KERNELS = [
     pytest.param('torch', 'cpu', '', id='torch'),
-    pytest.param('triton', 'cpu', 'atomics', marks=interpreted, id='triton, atomics'),
-    pytest.param('triton', 'cpu', 'in order', marks=interpreted, id='triton, in order'),
-    pytest.param('triton', 'cuda', 'atomics', marks=on_gpu, id='triton, cuda'),
-    pytest.param('triton', 'cuda', 'in order', marks=on_gpu, id='in order, cuda'),
+    *(
+        pytest.param('triton', device, way, marks=marks, id=f'triton, {way}, {device}')
+        for way in ('atomics', 'in order')
+        for device, marks in (('cpu', slowly_interpreted), ('cuda', on_gpu))
+    ),
 ]
 COMPILED_KERNELS = [
     pytest.param('cpp', 'cpu', '', marks=COMPILED, id='cpp'),

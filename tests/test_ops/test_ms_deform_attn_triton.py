@@ -35,9 +35,7 @@ SHAPES = {
 setup = functools.partial(setup_operator, 'ms_deform_attn')
 
 
-@every_triton(
-    'shape', SHAPES, 'width 8', 'width 32', 'width 48', 'width 64', 'width 128'
-)
+@every_triton('shape', SHAPES)
 def test_against_reference(shape, device):
     triton, inputs = setup('triton', **shape, device=device)
     check_operator(triton, inputs)
