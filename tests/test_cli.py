@@ -76,7 +76,9 @@ def test_help_is_fast_and_light():
     assert min(times) < MAX_SECONDS
 
 
-@pytest.mark.parametrize('tool', ['train', 'test'])
+@pytest.mark.parametrize(
+    'tool', ['train', pytest.param('test', marks=pytest.mark.slow)]
+)
 def test_command_and_tool_run_the_same_function(run, tool):
     path = ROOT / f'tools/{tool}.py'
     done = subprocess.run(

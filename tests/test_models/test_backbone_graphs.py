@@ -86,7 +86,7 @@ def nothing_compiled_before():
     torch.compiler.reset()
 
 
-@every_backbone
+@fast_for(DAT, DATPlusPlus, HMaiT, IViT, LiSANet, PVTv2)
 def test_graphs_do_not_break(cls):
     """Inference and training are one graph each, without a convolution.
 

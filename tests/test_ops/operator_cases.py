@@ -131,15 +131,18 @@ def kernels(forms: bool = True, interpreter: Sequence | None = None) -> list:
     Triton's on a GPU and under the interpreter.
 
     Args:
-        forms: whether to take all forms and backends of a CPU, or each call once.
+        forms: whether to take all forms and backends of a CPU, or each call once, of
+            which only the operator's first is fast.
         interpreter: marks of Triton's kernels under the interpreter; None without it.
     """
-    rows = []
+    rows, seen = [], set()
     for name, case in CASES.items():
-        if forms or not case.repeats:
-            backends = cpu_kernels(case)
-            backends = backends if forms else backends[-1:]
-            rows += [(name, case, x, 'cpu', ()) for x in backends]
+        if forms:
+            rows += [(name, case, x, 'cpu', ()) for x in cpu_kernels(case)]
+        elif not case.repeats:
+            marks = pytest.mark.slow if case.operator in seen else ()
+            rows.append((name, case, cpu_kernels(case)[-1], 'cpu', marks))
+            seen.add(case.operator)
         if not case.repeats and 'triton' in backends_of(case.operator):
             rows.append((name, case, 'triton', 'cuda', on_gpu))
             if interpreter is not None:

@@ -14,7 +14,13 @@ MOST = {  # under autocast in training, and in bfloat16 in inference
 }
 
 
-@pytest.mark.parametrize('network, arch', MOST)
+@pytest.mark.parametrize(
+    'network, arch',
+    [
+        pytest.param(*key, marks=pytest.mark.slow if key[0] is not IViT else ())
+        for key in MOST
+    ],
+)
 def test_launches_of_backbones(network, arch):
     for autocast, most in zip((True, False), MOST[network, arch], strict=True):
         with torch.device('meta'):

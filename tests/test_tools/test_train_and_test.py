@@ -112,6 +112,7 @@ def test_mmdets_own_tool_trains_with_our_backbone(work):
     assert 'coco/bbox_mAP' in run(*stock, 'stock.py', cwd=work)
 
 
+@pytest.mark.slow
 def test_a_classifier_trains_is_tested_and_drawn(work, tool, capsys):
     run_dir = work / 'work_dirs' / 'classifier'
     tool('train', 'classifier.py', '--amp', '--auto-scale-lr', '--no-validate')
