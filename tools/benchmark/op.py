@@ -1,7 +1,7 @@
-"""Time an operator, or a block, beside its peers: both passes, peak memory.
+"""Time an operator beside its peers: both passes, peak memory.
 
     python -m tools.benchmark.op --csv docs/benchmarks/landmark_attention_cpu.csv
-    python -m tools.benchmark.op --preset lisa_tables_4_12 --device cuda
+    python -m tools.benchmark.op structure_aware_attention --device cuda --batch 32
 
 `operators/` says what is timed, at which shapes and beside what. The file of a module
 like those there may take the place of a name. All methods take turns in one run (see
@@ -53,12 +53,6 @@ from tools.benchmark.tolerances import assert_close
 GIB = 2**30
 FREE_SHARE = 0.7  # of a GPU's free memory that a method's maps may take
 QUICK_SIDES = [5, 8]
-PRESETS = {  # the protocols of papers
-    # "batch=32, channels=192", memory, and times of inference and training.
-    'lisa_tables_4_12': dict(operator='lisa_block', batch=[32]),
-    # The paper prints no batch for its block of ViT-S.
-    'ivit_figure_3': dict(operator='vit_block'),
-}
 DEFINITION = '(definition)'
 
 
@@ -264,7 +258,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         metavar='GIB',
         help='skip what would need more (default: 4; on a GPU 0.7 of what is free)',
     )
-    args = measure.parse(parser, argv, PRESETS)
+    args = measure.parse(parser, argv)
     try:
         operator = load(args.operator)
     except ValueError as error:

@@ -18,13 +18,11 @@ from .case import PASSES, Case, Side, grid_of
 OPERATORS = (
     'deformable_attention',
     'landmark_attention',
-    'lisa_block',
     'masked_attention',
     'ms_deform_attn',
     'ms_deform_attn_decoder',
     'neighborhood_attention',
     'structure_aware_attention',
-    'vit_block',
 )
 
 

@@ -3,8 +3,7 @@
 Stage 3 of iViT-T: 320 channels in 10 heads, 49 landmarks. q, k and v are views of one
 packed tensor, as a model's projection leaves them, and every method takes and returns
 (B, N, M, D). The figure is of "Interactive Multi-Head Self-Attention with Linear
-Complexity", https://arxiv.org/abs/2402.17507; `vit_block` is its block of ViT-S, this
-the attention alone.
+Complexity", https://arxiv.org/abs/2402.17507, and of a block; this is the attention.
 """
 
 from dataclasses import replace
