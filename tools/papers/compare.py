@@ -2,14 +2,13 @@
 
     python -m tools.papers.compare ivit              all tables of ivit.yml
     python -m tools.papers.compare ivit 'Table 5'    one of them
-    python -m tools.papers.compare --run WORK_DIR    a run beside its paper's row
 
 A figure of ours equals the paper's if it rounds to what the paper prints. Notes below
 the tables say what is known about the others. The tool exits with 1 if a count differs
 from the one that the file records as `ours`.
 
 Each network is built on the meta device, so that nothing is downloaded, and large
-detectors take seconds. A run is found by the name of its config; nothing is built.
+detectors take seconds.
 """
 
 import argparse
@@ -31,22 +30,15 @@ from tools.papers.tables import (
     papers,
 )
 
-from .run_results import paper_figures, run_figures, run_name
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = command_parser(__doc__)
     names = sorted(path.stem for path in PAPERS.glob('*.yml'))
-    parser.add_argument('paper', nargs='?', choices=names, help='file of the paper')
+    parser.add_argument('paper', choices=names, help='file of the paper')
     parser.add_argument('tables', nargs='*', metavar='TABLE', help='default: all')
-    parser.add_argument('--run', type=Path, metavar='WORK_DIR', help='a finished run')
     args = parser.parse_args(argv)
-    if (args.run is None) == (args.paper is None):
-        parser.error('expected a paper or --run WORK_DIR, and not both')
-    if args.run is not None:
-        return args
     (paper,) = (p for p in papers() if p['file'] == args.paper)
     printed = [*paper.get('tables', {})]
     if unknown := [table for table in args.tables if table not in printed]:
@@ -74,33 +66,9 @@ def lines(row: Mapping) -> Iterator[tuple[list[str], str]]:
         yield [row['name'], kind, *cells], moved
 
 
-def print_run(work_dir: Path, console: Console):
-    """Print the last validation of a run, and beside it what papers print."""
-    name, figures = run_name(work_dir), run_figures(work_dir)
-    sources = paper_figures(name)
-    if not sources:
-        console.print(f'no paper prints figures of {name!r}; the run has:')
-    for source, printed in (sources or {name: {}}).items():
-        table = Table('of', 'paper', 'run', 'difference', title=source, box=None)
-        for figure in dict.fromkeys([*printed, *figures]):
-            paper, ours = printed.get(figure), figures.get(figure)
-            both = paper is not None and ours is not None
-            table.add_row(
-                figure,
-                paper or '-',
-                '-' if ours is None else f'{ours:.1f}',
-                f'{round(ours - float(paper), 1) + 0.0:+.1f}' if both else '',
-            )
-        console.print(table)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
-    console = Console()
-    if args.run is not None:
-        print_run(args.run, console)
-        return 0
-    moved = []
+    console, moved = Console(), []
     for source in args.sources:
         table = Table(
             'row', 'of', 'paper', 'ours', '%', 'equal', title=source, box=None
