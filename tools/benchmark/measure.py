@@ -8,13 +8,11 @@ divides two such times.
 
 import argparse
 import csv
-import functools
 import importlib
 import importlib.util
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -56,10 +54,10 @@ def user_seconds() -> float:
 CLOCKS = {'wall': timer, 'cpu': time.process_time, 'user': user_seconds}
 MIB = 2**20
 EPILOG = """
-The column isa of a csv is the instruction set in use on the CPU, such as AVX512, or
-each library's own where they differ. To measure as on a CPU without AVX-512, set
-ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2. The last
-of the three alone measures as on a CPU of AMD with AVX-512, which MKL does not use.
+The column isa of a csv is the instruction set of PyTorch's own operators. To measure as
+on a CPU without AVX-512, set ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
+MKL_ENABLE_INSTRUCTIONS=AVX2. The last of the three alone measures as on a CPU of AMD
+with AVX-512, which MKL does not use.
 """
 
 
@@ -195,39 +193,9 @@ def machine(device: str) -> str:
     return f'{name}, {os.cpu_count()} cores'
 
 
-@functools.cache
 def isa() -> str:
-    """Return the instruction set in use, of each library by name where they differ.
-
-    ATen, oneDNN and the BLAS choose theirs separately, and MKL chooses by the vendor of
-    the CPU too. oneDNN and MKL say theirs in the first line that they log.
-    """
-    found = {'ATen': set_named_in(torch.backends.cpu.get_cpu_capability())}
-    log = log_of_libraries()
-    for library, line in {
-        'oneDNN': r'onednn_verbose,.*,cpu,isa:(.*)',
-        'MKL': r'MKL_VERBOSE oneMKL (.*)',
-    }.items():
-        if match := re.search(line, log):
-            found[library] = set_named_in(match[1])
-    if len(set(found.values())) == 1:
-        return found['ATen']
-    return ' '.join(f'{library}:{name}' for library, name in found.items())
-
-
-def set_named_in(text: str) -> str:
-    sets = {r'AVX-?512|AVX ?10': 'AVX512', r'AVX-?2': 'AVX2', r'SVE': 'SVE'}
-    return next((name for key, name in sets.items() if re.search(key, text)), 'other')
-
-
-def log_of_libraries() -> str:
-    """Return what oneDNN and MKL log in a process that runs an operation of each."""
-    run = 'import torch as t; t.conv2d(t.ones(16, 16, 8, 8), t.ones(16, 16, 1, 1));'
-    run += 't.ones(16, 16) @ t.ones(16, 16)'
-    environment = os.environ | {'ONEDNN_VERBOSE': '1', 'MKL_VERBOSE': '1'}
-    command = [sys.executable, '-c', run]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    return done.stdout
+    """Return the instruction set of PyTorch's own operators, such as AVX2."""
+    return torch.backends.cpu.get_cpu_capability().replace(' ', '')
 
 
 def commit() -> str:
