@@ -12,7 +12,6 @@ import argparse
 import fnmatch
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,7 +20,6 @@ from urllib.parse import urlparse
 
 import timm
 import torch
-import yaml
 
 import mmattn.models
 from mmattn.models.backbones import __all__ as BACKBONES
@@ -116,24 +114,6 @@ def training_recipes(*patterns: str) -> str:
         if (folder, *row) not in shown:  # sizes of a model share a recipe
             shown.add((folder, *row))
             rows.append([f'`{name}`', *row])
-    return markdown(rows)
-
-
-def exhibits(name: str) -> str:
-    """Return what a paper's tables and figures show, and the commands for ours.
-
-    By title, a file of docs/papers has what each `shows`, its `tables` in the paper's
-    file in tools/papers, a `command` that makes our side, and its `state`.
-    """
-    rows = [['', 'shows', 'command', 'state']]
-    content = yaml.safe_load((DOCS / f'papers/{name}.yml').read_text())
-    for title, exhibit in content.items():
-        commands = [exhibit['command']] if 'command' in exhibit else []
-        if tables := exhibit.get('tables'):
-            counted = shlex.join(tables)
-            commands.insert(0, f'python -m tools.papers.compare {name} {counted}')
-        code = '<br>'.join(f'`{command}`' for command in commands)
-        rows.append([title, exhibit['shows'], code, exhibit['state']])
     return markdown(rows)
 
 
@@ -250,7 +230,6 @@ def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
         'channels': channels,
         'sizes': sizes,
         'recipes': training_recipes,
-        'exhibits': exhibits,
         'stock': stock,
         'weights': weights,
         'starts': starts,
