@@ -58,18 +58,6 @@ class _Dumper(yaml.SafeDumper):
         return super().increase_indent(flow, False)
 
 
-class _OneLine(list):
-    """Mark a list that is written in one line."""
-
-
-_Dumper.add_representer(
-    _OneLine,
-    lambda dumper, value: dumper.represent_sequence(
-        'tag:yaml.org,2002:seq', value, flow_style=True
-    ),
-)
-
-
 def metafiles() -> list[Path]:
     """Return the metafiles that `model-index.yml` lists."""
     index = yaml.safe_load((ROOT / 'model-index.yml').read_text())
@@ -125,11 +113,10 @@ def paper_results(facts: dict, dataset: str, source: str | None) -> list[dict]:
 def collection_entry(paper: dict, collection: dict, folder: str) -> dict:
     first = next(iter(collection['models']))
     dataset = DATASETS[load(ROOT / f'configs/{folder}/{first}.py').default_scope]
-    data = collection.get('training_data')
     return {
         'Name': collection['name'],
         'Metadata': {
-            'Training Data': _OneLine(data) if data else dataset,
+            'Training Data': collection.get('training_data', dataset),
             'Architecture': collection['architecture'],
         },
         'Paper': {'Title': paper['title'], 'URL': paper['url']},
