@@ -45,6 +45,7 @@ from tools.benchmark.operators import (
     PASSES,
     Case,
     Side,
+    by_pass,
     grid_of,
     load,
 )
@@ -127,8 +128,8 @@ def least_seconds(case: Case, which: str, rates: dict) -> dict[str, float]:
         'bytes': case.least_bytes(which) / rates['bytes'],
         'flops': products / rates['flops'] + seconds,
     }
-    if which in case.exponentials:
-        floors['exponentials'] = case.exponentials[which] / rates['exponentials']
+    exponentials = by_pass((1, 2), case.pairs)[which]  # recomputed in the backward
+    floors['exponentials'] = exponentials / rates['exponentials']
     return floors
 
 
@@ -188,7 +189,7 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
             torch.compiler.reset()  # there is a limit to the shapes of a function
             cases = cases_of(operator, which, problem, args.compiled)
             limit = memory_limit(args)
-            run = [case for case in cases if case.needs.get(which, 0) <= limit]
+            run = [case for case in cases if case.map_bytes(which) <= limit]
             measure.progress(f'{args.operator}, {height} x {width}, {which}')
             notes = check(run, which, dtype)
             calls = {c.method: functools.partial(c.run, which) for c in run}
@@ -200,7 +201,7 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
                 row = {'method': case.method, 'tokens': height * width, 'pass': which}
                 row |= case.columns
                 if case.method not in times:
-                    need = case.needs[which] / GIB
+                    need = case.map_bytes(which) / GIB
                     yield row | {'note': f'skipped: needs {need:.1f} GiB'}
                     continue
                 time = times[case.method]

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from mmattn.errors import UserError
 
-from .case import PASSES, Case, Side, grid_of
+from .case import PASSES, Case, Side, by_pass, grid_of
 
 OPERATORS = (
     'deformable_attention',
@@ -45,4 +45,4 @@ def load(name: str) -> ModuleType:
     return module
 
 
-__all__ = ['OPERATORS', 'PASSES', 'Case', 'Side', 'grid_of', 'load']
+__all__ = ['OPERATORS', 'PASSES', 'Case', 'Side', 'by_pass', 'grid_of', 'load']

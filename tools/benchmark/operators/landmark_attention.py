@@ -13,7 +13,7 @@ from mmattn.ops import landmark_attention
 from tools.benchmark.inputs import make_landmark_inputs
 
 from .case import Case, Side, grid_of, leaves, ours, random_grad
-from .dense import dense_attention, map_bytes, sdpa
+from .dense import dense_attention, sdpa
 
 OPERATOR = 'landmark_attention'
 SIDES = (14, 28, 42, 56, 84, 128)
@@ -33,13 +33,13 @@ def cases(side: Side, batch: int, device: str, dtype) -> list[Case]:
     grad = random_grad(qkv[0].shape, device, dtype)
     *backends, definition = ours(OPERATOR, landmark_attention, inputs, grad)
     plain = dict(tensors=inputs[:5], same_as=None)
-    maps, dense = (batch, N, HEADS, dtype), 'dense_attention'
-    mixed = [*qkv, *square], grad, map_bytes(*maps, interaction=True)
+    maps = dict(pairs=batch * HEADS * N**2, holds_maps=True)
+    mixed = [*qkv, *square], grad
     return [
         *backends,
         *(replace(c, method=f'{c.method}, no interaction', **plain) for c in backends),
         definition,
         Case(BASELINE, sdpa, qkv, grad),
-        Case(dense, dense_attention, qkv, grad, map_bytes(*maps)),
-        Case(f'{dense}, interaction', dense_attention, *mixed),
+        Case('dense_attention', dense_attention, qkv, grad, **maps),
+        Case('dense_attention, interaction', dense_attention, *mixed, **maps),
     ]
