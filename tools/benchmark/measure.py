@@ -37,7 +37,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer, timer
 
-from mmattn.cli.terminal import positive, print_table
+from mmattn.cli.terminal import positive
+from tools.dev.markdown import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 DTYPES = ('float32', 'float16', 'bfloat16')
@@ -230,8 +231,6 @@ def report(
         packages: names of packages whose versions are columns.
         settings: further columns, before --rounds and --seconds.
     """
-    from rich.table import Table  # the other functions do without it
-
     given = {k: v for k, v in vars(args).items() if k in ('rounds', 'seconds')}
     about_run = about(getattr(args, 'device', 'cpu'), *packages, **settings | given)
     done, path = [], args.csv
@@ -240,13 +239,8 @@ def report(
         if path is not None:
             write_csv(path, done, about_run)
     columns = list(dict.fromkeys(column for row in done for column in row))
-    table = Table(title=title, title_justify='left', box=None, pad_edge=False)
-    for column in columns:
-        numeric = all(isinstance(row.get(column, 0), int | float) for row in done)
-        table.add_column(column, justify='right' if numeric else 'left', no_wrap=True)
-    for row in done:
-        table.add_row(*(str(row.get(column, '')) for column in columns))
-    print_table(table)
+    cells = ([row.get(column, '') for column in columns] for row in done)
+    print(f'{title}\n\n{markdown([columns, *cells])}')
     print(', '.join(f'{name} {value}' for name, value in about_run.items()))
     if path is not None:
         print(f'wrote {path}')
