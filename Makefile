@@ -138,9 +138,8 @@ bench-cpu: env
 		--csv $(BENCH)/train_step_cpu.csv
 	$(BIN)/python -m tools.benchmark.accelerate --rounds 2 --csv $(BENCH)/accelerate_cpu.csv
 	$(BIN)/python -m tools.benchmark.plot $(BENCH)/*_attention_cpu.csv \
-		$(BENCH)/ms_deform_*_cpu.csv $(BENCH)/models_cpu.csv $(BENCH)/maps_cpu.csv \
-		$(BENCH)/train_step_cpu.csv
-	$(BIN)/python -m tools.dev.choose
+		$(BENCH)/ms_deform_*_cpu.csv
+	$(BIN)/python -m tools.dev.measured
 
 # On a machine with AVX-512 that does nothing else.
 bench-avx512: MAPS = $(BIN)/python -m tools.benchmark.model --preset maps --rounds 2
@@ -166,7 +165,6 @@ bench-avx512: env
 	OMP_NUM_THREADS=2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
 		MKL_ENABLE_INSTRUCTIONS=AVX2 $(SPEED_UP) \
 		--csv $(BENCH)/accelerate_2_threads_cpu.csv
-	$(BIN)/python -m tools.benchmark.plot $(BENCH)/train_step_avx512*_cpu.csv
 
 WHEEL := $(BIN)/python -m build --wheel --no-isolation --outdir dist
 

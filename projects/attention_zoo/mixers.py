@@ -12,7 +12,8 @@ in plain PyTorch, and the layers of mmattn run its operators.
 import functools
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from mmattn.models.backbones.vit import SelfAttention
 from mmattn.models.layers import (
@@ -29,13 +30,18 @@ from projects.attention_zoo.nystromformer import NystromAttention
 from projects.attention_zoo.performer import PerformerAttention
 from projects.attention_zoo.scatterbrain import ScatterbrainAttention
 from tools.benchmark.operators import Case, Side, grid_of
-from tools.benchmark.operators.lisa_block import call
 
 SIDES = (14, 28, 42, 56)  # the tokens of the paper's tables
 RECTANGLES = True
 BASELINE = 'softmax (SDPA)'
 CHANNELS, HEADS = 192, 3
 LISA_HEADS = 12  # as in LiSANet-I
+
+
+def call(layer: nn.Module, x: Tensor, *parameters: Tensor) -> Tensor:
+    """Call a layer with other parameters, in the order of its own."""
+    names = [name for name, _ in layer.named_parameters()]
+    return functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
 
 
 def layers(grid: tuple[int, int]) -> dict[str, nn.Module]:

@@ -21,7 +21,7 @@ from projects.evidence.torchvision_models import (
     TorchvisionSegmentor,
 )
 from tools.benchmark.measure import read_csv
-from tools.dev.expected import expected
+from tools.dev.measured import expected
 
 
 @pytest.fixture

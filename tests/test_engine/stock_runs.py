@@ -17,8 +17,7 @@ import mmattn  # noqa: F401
 from mmattn.engine import Runner
 from mmattn.engine.distributed import join_processes
 from mmattn.registry import MODELS
-from tools.dev.stock import load, model_of
-from tools.dev.stock_data import batches
+from tools.dev.stock import batches, load, model_of
 
 STEPS, SIDE = 3, 64
 DDP = dict(broadcast_buffers=False, device_ids=None)  # on CPUs
@@ -43,7 +42,7 @@ class Samples(Dataset):
 
     def __init__(self, package: str, name: str, model: dict):
         torch.manual_seed(0)
-        batch = batches(package, load(package, name), model, SIDE)[0]
+        batch = batches(package, model, SIDE)[0]
         pairs = zip(batch['inputs'], batch['data_samples'], strict=True)
         self.samples = [dict(inputs=x, data_samples=y) for x, y in pairs] * 2
 

@@ -18,8 +18,9 @@ set, without augmentation. `report` compares finished trainings.
 import argparse
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from pprint import pformat
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,13 @@ from mmattn.analysis.training_logs import (
     work_dir_of,
 )
 from mmattn.apis.find import run_checkpoint
-from mmattn.cli.terminal import add_trust, command_parser, print_table, run_main
+from mmattn.cli.terminal import (
+    add_trust,
+    command_parser,
+    positive,
+    print_table,
+    run_main,
+)
 from mmattn.engine.data import build_dataset
 from mmattn.errors import UserError
 from mmattn.files.config_files import innermost_dataset
@@ -77,57 +84,27 @@ class Measured(NamedTuple):
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = command_parser(__doc__)
     steps = parser.add_subparsers(dest='step', required=True)
-    for number, (step, summary) in enumerate(STEPS.items(), start=1):
+    for step, summary in STEPS.items():
         command = steps.add_parser(step, help=summary, description=summary)
-        command.set_defaults(step=step)
-        command.add_argument('config', type=Path, help=_config_help(step))
-        command.add_argument(
-            '--out',
-            type=Path,
-            help=f'config to write, default: {FOLDER}/<name>_{number}_{step}.py',
-        )
+        command.add_argument('config', type=Path, help='what the step before wrote')
+        command.add_argument('--out', type=Path, help='config to write')
         command.add_argument('--force', action='store_true', help='overwrite --out')
-        if step != 'initialize':
-            _add_measuring(command)
-            command.set_defaults(cfg_options=None, allow_partial_load=False)
+        if step == 'initialize':
+            continue
+        command.set_defaults(cfg_options=None, allow_partial_load=False)
+        command.add_argument('--checkpoint', help='default: the latest of its work dir')
+        split = dict(choices=['train', 'val'], default='train')
+        command.add_argument('--split', **split, help='of the images, default: train')
+        spaced = 'evenly spaced in the data set, default: %(default)s'
+        command.add_argument('--num-images', type=positive, default=256, help=spaced)
+        add_trust(command)
+        command.add_argument('--low', type=float, default=mask_search.LOW)
         if step == 'assign':
             command.add_argument('--high', type=float, default=mask_search.HIGH)
-        if step != 'initialize':
-            command.add_argument('--low', type=float, default=mask_search.LOW)
     report = steps.add_parser('report', help='Compares finished trainings.')
-    report.add_argument(
-        'config',
-        type=Path,
-        nargs='+',
-        help='trained configs, or the copies that runs keep in their work dirs',
-    )
+    report.add_argument('config', type=Path, nargs='+', help='trained configs')
     report.add_argument('--out', type=Path, help='folder for <run>.json files')
     return parser.parse_args(argv)
-
-
-def _config_help(step: str) -> str:
-    if step == 'initialize':
-        return 'config of a model whose backbone has the argument `masking`'
-    return 'config that was trained: what the step before wrote'
-
-
-def _add_measuring(command: argparse.ArgumentParser):
-    command.add_argument(
-        '--checkpoint', help='default: the latest in work_dirs/<config name>'
-    )
-    command.add_argument(
-        '--split',
-        choices=['train', 'val'],
-        default='train',
-        help='split to take images from, default: train',
-    )
-    command.add_argument(
-        '--num-images',
-        type=int,
-        default=256,
-        help='images, evenly spaced in the data set, default: %(default)s',
-    )
-    add_trust(command)
 
 
 def masks_of(backbone: nn.Module) -> Masks:
@@ -147,8 +124,6 @@ def load_images(cfg: Config, model: nn.Module, split: str, count: int) -> list[T
 
     Training images go through the pipeline of validation, which is not random.
     """
-    if count < 1:
-        raise UserError(f'--num-images must be positive, got {count}')
     key = f'{split}_dataloader'
     if cfg.get(key) is None or cfg.get('val_dataloader') is None:
         raise UserError(f'the config must have val_dataloader and {key}')
@@ -231,45 +206,26 @@ def write_config(path: Path, base: Path, masks: Masks, facts: dict):
         f'# Written by tools/analysis/mask_search.py.\n'
         f'# {STEPS[facts["step"]]}\n'
         f'_base_ = {base!r}\n'
-        f'model = {source(dict(backbone=dict(masking=masks)))}\n'
+        f'model = dict(backbone=dict(masking={pformat(masks)}))\n'
         f'# The facts behind the decision, which a training does not read.\n'
-        f'mask_search = {source(dict(base=base, **facts))}\n'
+        f'mask_search = {pformat(dict(base=base, **facts))}\n'
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
-def source(value, indent: str = '') -> str:
-    """Return Python source as ruff formats it, with a line for each layer."""
-    inner = f'{indent}    '
-    if isinstance(value, dict):
-        items = [f'{key}={source(item, inner)}' for key, item in value.items()]
-        return _lines('dict(', items, ')', indent)
-    if isinstance(value, list) and value and isinstance(value[0], list):
-        return _lines('[', map(repr, value), ']', indent)
-    return repr(value)
-
-
-def _lines(begin: str, items: Iterable[str], end: str, indent: str) -> str:
-    middle = ''.join(f'{indent}    {item},\n' for item in items)
-    return f'{begin}\n{middle}{indent}{end}'
-
-
 def table_of(masks: Masks, measured: Measured | None) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column('layer', justify='right')
-    num_heads = 0 if measured is None else measured.locality.shape[1]
-    for head in range(num_heads):
-        table.add_column(f'ALS of {head}', justify='right')
-    titles = ['masked'] if measured is None else ['masked before', 'masked now']
-    for title in titles:
-        table.add_column(title)
-    for layer, heads in enumerate(masks):
-        scores, before = [], []
+    """Return the masks, and where heads were measured their locality, by layer."""
+    heads = 0 if measured is None else measured.locality.shape[1]
+    names = ['layer', *(f'ALS of {head}' for head in range(heads))]
+    names += ['masked'] if measured is None else ['masked before', 'masked now']
+    table = Table(*names, box=None, pad_edge=False)
+    for layer, now in enumerate(masks):
+        cells = [str(layer)]
         if measured is not None:
-            scores = [f'{score:.3f}' for score in measured.locality[layer].tolist()]
-            before = [_heads(measured.masks[layer])]
-        table.add_row(f'{layer}', *scores, *before, _heads(heads))
+            cells += [f'{score:.3f}' for score in measured.locality[layer].tolist()]
+            cells.append(_heads(measured.masks[layer]))
+        table.add_row(*cells, _heads(now))
     return table
 
 

@@ -7,13 +7,11 @@ Models come from transformers' default configs, with random weights, which need 
 download. `infer` is a forward of one image; `train` is a forward and the backward of
 the sum of the outputs, since the losses are the same before and after. Both kinds of a
 model take turns in one run (see `measure.py`). With one thread, times are CPU times,
-which other work on the machine changes little. `attention` is the share of
-the sampling in a forward before: `1 / (1 - attention)` bounds the speedup. `difference`
-is the largest one of an output, over its largest value.
+which other work on the machine changes little. `difference` is the largest one of an
+output, over its largest value.
 """
 
 import copy
-import time
 from collections.abc import Callable
 
 import torch
@@ -70,41 +68,15 @@ def outputs(model: nn.Module, inputs: dict) -> list[Tensor]:
     ]
 
 
-def share_of_attention(model: nn.Module, inputs: dict, modules: list[str]) -> float:
-    """Return the share of the time of a forward that is spent in modules."""
-    spent = [0.0]
-    hooks = []
-    for name in modules:
-        module = model.get_submodule(name)
-
-        def begin(*_):
-            spent[0] -= time.process_time()
-
-        def end(*_):
-            spent[0] += time.process_time()
-
-        hooks += [
-            module.register_forward_pre_hook(begin),
-            module.register_forward_hook(end),
-        ]
-    start = time.process_time()
-    outputs(model, inputs)
-    total = time.process_time() - start
-    for hook in hooks:
-        hook.remove()
-    return spent[0] / total
-
-
 def compare(name: str, args) -> list[dict]:
     """Time one model; a row for each phase."""
     inputs = make_inputs(name, args.size)
     theirs = make_model(name)
     ours = copy.deepcopy(theirs)
-    report = mmattn.accelerate(ours)
+    mmattn.accelerate(ours)
     models = {'before': theirs.eval(), 'after': ours.eval()}
     with torch.no_grad():
         expected, actual = (outputs(model, inputs) for model in models.values())
-        share = share_of_attention(theirs, inputs, list(report.replaced))
     difference = max(
         ((x - y).abs().max() / y.abs().max()).item()
         for x, y in zip(actual, expected, strict=True)
@@ -133,7 +105,6 @@ def compare(name: str, args) -> list[dict]:
                 size=measure.size_text(args.size),
                 phase=phase,
                 modules=sum(isinstance(x, Accelerated) for x in ours.modules()),
-                attention=measure.rounded(share, 2) if phase == 'infer' else '',
                 before_ms=measure.rounded(1e3 * before.median),
                 after_ms=measure.rounded(1e3 * after.median),
                 speedup=measure.rounded(after.speedup_over(before), 3),

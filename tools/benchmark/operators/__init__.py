@@ -13,18 +13,16 @@ from types import ModuleType
 
 from mmattn.errors import UserError
 
-from .case import PASSES, Case, Side, grid_of
+from .case import PASSES, Case, Side, by_pass, grid_of
 
 OPERATORS = (
     'deformable_attention',
     'landmark_attention',
-    'lisa_block',
     'masked_attention',
     'ms_deform_attn',
     'ms_deform_attn_decoder',
     'neighborhood_attention',
     'structure_aware_attention',
-    'vit_block',
 )
 
 
@@ -47,4 +45,4 @@ def load(name: str) -> ModuleType:
     return module
 
 
-__all__ = ['OPERATORS', 'PASSES', 'Case', 'Side', 'grid_of', 'load']
+__all__ = ['OPERATORS', 'PASSES', 'Case', 'Side', 'by_pass', 'grid_of', 'load']

@@ -9,6 +9,7 @@ from torch import Tensor
 from mmattn.ops.common.operator import OPERATORS
 
 PASSES = ('forward', 'forward+backward')
+MAPS = 4, 6  # of all pairs held at once, about, in the dtype of the output, by pass
 Side = int | tuple[int, int]
 
 
@@ -31,11 +32,11 @@ class Case:
         call: the method.
         tensors: arguments of `call`, which it is differentiated by.
         grad: gradient of the output.
-        needs: least bytes that it holds, by pass, where they may be too many.
+        pairs: number of pairs of a query and a key that it weighs, where all of them.
+        holds_maps: whether it holds maps of all pairs.
         same_as: method whose output and gradients must be equal.
         dft_flops: FLOPs of its Fourier transforms as products with dense DFT matrices,
             by pass, where a kernel may compute them so.
-        exponentials: least number of exponentials, by pass, where they may bound it.
         columns: further columns of its rows.
         passes: the passes that it supports.
         compiled: whether it needs a compiler, on the CPU a C++ compiler.
@@ -45,10 +46,10 @@ class Case:
     call: Callable[..., Tensor]
     tensors: list[Tensor]
     grad: Tensor
-    needs: Mapping[str, int] = field(default_factory=dict)
+    pairs: int = 0
+    holds_maps: bool = False
     same_as: str | None = None
     dft_flops: Mapping[str, int] = field(default_factory=dict)
-    exponentials: Mapping[str, int] = field(default_factory=dict)
     columns: Mapping[str, float] = field(default_factory=dict)
     passes: tuple[str, ...] = PASSES
     compiled: bool = False
@@ -65,6 +66,11 @@ class Case:
         """Return the case in float64."""
         tensors = [x.detach().double().requires_grad_() for x in self.tensors]
         return replace(self, tensors=tensors, grad=self.grad.double())
+
+    def map_bytes(self, which: str) -> int:
+        """Return about how many bytes of maps it holds at once."""
+        size = self.holds_maps * self.grad.element_size()
+        return size * by_pass(MAPS, self.pairs)[which]
 
     def least_bytes(self, which: str) -> int:
         """Return the bytes of moving inputs and output once.

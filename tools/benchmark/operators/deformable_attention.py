@@ -19,7 +19,7 @@ from mmattn.ops import deformable_attention
 from tools.benchmark.inputs import make_deformable_inputs
 
 from . import flex
-from .case import Case, Side, by_pass, grid_of, leaves, ours, random_grad
+from .case import Case, Side, grid_of, leaves, ours, random_grad
 from .dense import sdpa
 
 OPERATOR = 'deformable_attention'
@@ -30,8 +30,6 @@ WIDTH = 32
 HEIGHTS = {224: (7, 14, 28, 56), 800: (25, 50, 100, 200)}  # of stages 4 to 1
 # Heads, groups, stride of the keys and side of the design table's grid.
 STAGES = (16, 8, 1, 7), (8, 4, 2, 14), (4, 2, 4, 28), (2, 1, 8, 56)
-# Maps of all pairs, and pairs of displacements for each group, held at once, by pass.
-MAPS = (3, 2), (4, 3)
 
 
 def stage_of(grid: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -45,12 +43,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     heads, groups, stride, design = stage_of(grid)
     keys = prod(-(-length // stride) for length in grid)
     grad = random_grad((batch, prod(grid), heads, WIDTH), device, dtype)
-    pairs = batch * prod(grid) * keys
-    float_bytes = max(4, dtype.itemsize)
-    needs = by_pass(
-        [float_bytes * (heads * maps + 2 * groups * more) for maps, more in MAPS], pairs
-    )
-    common = dict(exponentials=by_pass((1, 2), heads * pairs))
+    common = dict(pairs=batch * heads * prod(grid) * keys)
 
     def call(q, k, v, positions, table, backend):
         return deformable_attention(q, k, v, grid, positions, table, backend=backend)
@@ -67,7 +60,7 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
         by_flex = Case(flex.METHOD, flex.deformable(grid), tensors, grad)
         for case, changes in (
             *((case, common) for case in backends),
-            (definition, common | dict(needs=needs)),
+            (definition, common | dict(holds_maps=True)),
             (by_flex, common | flex.options(device)),
         ):
             if case is not definition:

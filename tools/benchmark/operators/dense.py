@@ -1,13 +1,7 @@
 """Peers of the operators: softmax attention by N x N maps and by SDPA."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from .case import by_pass
-
-# N x N maps that `dense_attention` holds at once, without and with interaction.
-MAPS = (2, 3), (2, 4)
 
 
 def mix(w: Tensor, maps: Tensor) -> Tensor:
@@ -30,10 +24,3 @@ def dense_attention(
 def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, M, N, D)
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
-
-
-def map_bytes(
-    batch: int, tokens: int, heads: int, dtype: torch.dtype, *, interaction=False
-) -> dict[str, int]:
-    """Return the bytes of the maps of `dense_attention`, by pass."""
-    return by_pass(MAPS[interaction], batch * heads * tokens**2 * dtype.itemsize)

@@ -3,8 +3,7 @@
 Stage 3 of iViT-T: 320 channels in 10 heads, 49 landmarks. q, k and v are views of one
 packed tensor, as a model's projection leaves them, and every method takes and returns
 (B, N, M, D). The figure is of "Interactive Multi-Head Self-Attention with Linear
-Complexity", https://arxiv.org/abs/2402.17507; `vit_block` is its block of ViT-S, this
-the attention alone.
+Complexity", https://arxiv.org/abs/2402.17507, and of a block; this is the attention.
 """
 
 from dataclasses import replace
@@ -14,7 +13,7 @@ from mmattn.ops import landmark_attention
 from tools.benchmark.inputs import make_landmark_inputs
 
 from .case import Case, Side, grid_of, leaves, ours, random_grad
-from .dense import dense_attention, map_bytes, sdpa
+from .dense import dense_attention, sdpa
 
 OPERATOR = 'landmark_attention'
 SIDES = (14, 28, 42, 56, 84, 128)
@@ -34,13 +33,13 @@ def cases(side: Side, batch: int, device: str, dtype) -> list[Case]:
     grad = random_grad(qkv[0].shape, device, dtype)
     *backends, definition = ours(OPERATOR, landmark_attention, inputs, grad)
     plain = dict(tensors=inputs[:5], same_as=None)
-    maps, dense = (batch, N, HEADS, dtype), 'dense_attention'
-    mixed = [*qkv, *square], grad, map_bytes(*maps, interaction=True)
+    maps = dict(pairs=batch * HEADS * N**2, holds_maps=True)
+    mixed = [*qkv, *square], grad
     return [
         *backends,
         *(replace(c, method=f'{c.method}, no interaction', **plain) for c in backends),
         definition,
         Case(BASELINE, sdpa, qkv, grad),
-        Case(dense, dense_attention, qkv, grad, map_bytes(*maps)),
-        Case(f'{dense}, interaction', dense_attention, *mixed),
+        Case('dense_attention', dense_attention, qkv, grad, **maps),
+        Case('dense_attention, interaction', dense_attention, *mixed, **maps),
     ]

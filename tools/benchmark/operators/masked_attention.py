@@ -22,7 +22,7 @@ from mmattn.ops import masked_attention
 from tools.benchmark.inputs import make_masked_inputs
 
 from . import flex
-from .case import Case, Side, by_pass, grid_of, leaves, ours, random_grad
+from .case import Case, Side, grid_of, leaves, ours, random_grad
 from .dense import sdpa
 
 OPERATOR = 'masked_attention'
@@ -31,8 +31,6 @@ RECTANGLES = True
 BASELINE = 'scaled_dot_product_attention'
 HEADS, WIDTH, KERNEL = 3, 32, 3
 CPU_TOKENS = {'full': 112**2, 'soft': 56**2}
-# N x N maps, and copies of q, k or v, that are held at once.
-HARD_MAPS, SOFT_MAPS, UNFOLD_COPIES = (2, 3), (3, 5), (20, 39)
 
 
 def unfold_attention(q: Tensor, k: Tensor, v: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -79,33 +77,16 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
         return unfold_attention(q, k, v, grid)
 
     *backends, definition = ours(OPERATOR, call, qkv, grad, missing=2)
-    pairs = batch * HEADS * N**2
-    full = dict(exponentials=by_pass((1, 2), pairs))
-    map_bytes = pairs * max(4, dtype.itemsize)
-    by_flex = Case(
-        flex.METHOD,
-        flex.masked(grid, KERNEL),
-        qkv,
-        grad,
-        same_as=definition.method,
-        **flex.options(device),
-        **full,
-    )
-    copies = by_pass(UNFOLD_COPIES, q.numel() * dtype.itemsize)
-    made = [
-        *backends,
-        Case('unfold', unfold, qkv, grad, needs=copies, same_as=definition.method),
-    ]
+    full = dict(pairs=batch * HEADS * N**2)
+    definition = replace(definition, holds_maps=True, **full)
+    common = dict(tensors=qkv, grad=grad, same_as=definition.method)
+    by_flex = flex.masked(grid, KERNEL)
+    by_flex = Case(flex.METHOD, by_flex, **common, **flex.options(device), **full)
+    made = [*backends, Case('unfold', unfold, **common)]
     if device != 'cpu' or N <= CPU_TOKENS['full']:
-        made += [
-            replace(definition, needs=by_pass(HARD_MAPS, map_bytes), **full),
-            Case(BASELINE, sdpa, qkv, grad, **full),
-            by_flex,
-        ]
+        made += [definition, Case(BASELINE, sdpa, qkv, grad, **full), by_flex]
     if device != 'cpu' or N <= CPU_TOKENS['soft']:
-        held = by_pass(SOFT_MAPS, map_bytes)
-        quadratic = *backends, replace(definition, needs=held), by_flex
-        for case in quadratic:
+        for case in (*backends, definition, by_flex):
             same_as = case.same_as and f'{case.same_as}, soft'
             changes = dict(tensors=soft, same_as=same_as, **full)
             made.append(replace(case, method=f'{case.method}, soft', **changes))

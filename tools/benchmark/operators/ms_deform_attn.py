@@ -20,7 +20,7 @@ from torch import Tensor
 from mmattn.compat import IMPLEMENTATION
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
 
-from .case import Case, Side, backends_of, by_pass, grid_of, leaves
+from .case import Case, Side, backends_of, grid_of, leaves
 
 OPERATOR = 'ms_deform_attn'
 SIDES = (13, 21), (25, 42), (50, 84), (100, 167)
@@ -29,8 +29,6 @@ BASELINE = 'mmcv (PyTorch)'
 DEFINITION = f'{OPERATOR} (definition)'
 HEADS, WIDTH, LEVELS, POINTS = 8, 32, 4, 4
 SPREAD = 2.0  # standard deviation of a point's distance on each axis, in pixels
-# Copies of all samples that mmcv's formulation holds at once.
-COPIES = 3, 4
 
 
 def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
@@ -66,7 +64,6 @@ def cases_of_queries(
         leaves(x.detach().to(device) for x in (value, *others))
         for others in ((locations, weights), (centers, offsets, logits))
     )
-    needs = by_pass(COPIES, weights.numel() * WIDTH * max(4, dtype.itemsize))
     common = dict(grad=grad, columns={'queries': Q})
 
     def on(function, backend):
@@ -81,10 +78,9 @@ def cases_of_queries(
             Case(f'{method}, fused', by_fused, fused, **common),
         ]
     definition = on(ms_deform_attn, 'reference')
-    made.append(Case(DEFINITION, definition, plain, needs=needs, **common))
+    made.append(Case(DEFINITION, definition, plain, **common))
     for method, call in mmcv_calls(maps, device).items():
-        limits = needs if method == BASELINE else {}
-        made.append(Case(method, call, plain, needs=limits, **common))
+        made.append(Case(method, call, plain, **common))
     return made
 
 

@@ -10,7 +10,6 @@ The network comes from "DAT++: Spatially Dynamic Vision Transformer with Deforma
 Attention", https://arxiv.org/abs/2309.01430, table 2.
 """
 
-from dataclasses import replace
 from math import prod
 
 import torch
@@ -22,7 +21,7 @@ from mmattn.ops.neighborhood_attention import windows
 from tools.benchmark.inputs import make_neighborhood_inputs
 
 from . import flex
-from .case import Case, Side, by_pass, grid_of, leaves, ours, random_grad
+from .case import Case, Side, grid_of, leaves, ours, random_grad
 
 OPERATOR = 'neighborhood_attention'
 SIDES = (14, 28, 56, (200, 334))
@@ -30,8 +29,6 @@ RECTANGLES = True
 BASELINE = 'scaled_dot_product_attention'
 HEADS, WIDTH, KERNEL = 2, 32, 7
 CPU_TOKENS = 56**2
-# N x N maps, and copies of k or v, that are held at once.
-MAPS, COPIES = (1, 3), (3, 4)
 
 
 def dense_bias(rpb: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -65,19 +62,13 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     q = tensors[0]
     grad = random_grad(q.shape, device, dtype)
     *backends, definition = ours(OPERATOR, neighborhood_attention, tensors, grad)
-    float_bytes = max(4, dtype.itemsize)
-    copies = by_pass(COPIES, q.numel() * KERNEL**2 * float_bytes)
-    made = [*backends, replace(definition, needs=copies)]
+    made = [*backends, definition]
     if device != 'cpu' or prod(grid) <= CPU_TOKENS:
         pairs = batch * HEADS * prod(grid) ** 2
         common = dict(tensors=tensors, grad=grad, same_as=definition.method)
         by_flex = flex.neighborhood(grid, kernel, device)
-        full = dict(
-            needs=by_pass(MAPS, pairs * float_bytes),
-            exponentials=by_pass((1, 2), pairs),
-        )
         made += [
             Case(flex.METHOD, by_flex, **common, **flex.options(device)),
-            Case(BASELINE, sdpa_under_mask, **common, **full),
+            Case(BASELINE, sdpa_under_mask, pairs=pairs, holds_maps=True, **common),
         ]
     return made

@@ -15,7 +15,7 @@ from mmattn.ops import structure_aware_attention
 from tools.benchmark.inputs import make_structure_aware_inputs
 
 from .case import Case, Side, by_pass, grid_of, leaves, ours, random_grad
-from .dense import dense_attention, map_bytes, sdpa
+from .dense import dense_attention, sdpa
 
 OPERATOR = 'structure_aware_attention'
 SIDES = (7, 14, 28, 56, 84)
@@ -46,10 +46,10 @@ def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]
     grad = random_grad(qkv[0].shape, device, dtype)
     *backends, definition = ours(OPERATOR, structure_aware_attention, inputs, grad)
     flops = dft_flops(side, batch, CHANNELS, PATTERNS)
-    needs = map_bytes(batch, prod(grid), heads, dtype)
+    maps = dict(pairs=batch * heads * prod(grid) ** 2, holds_maps=True)
     return [
         *(replace(case, dft_flops=flops) for case in backends),
         definition,
         Case(BASELINE, sdpa, qkv, grad),
-        Case('dense_attention', dense_attention, qkv, grad, needs=needs),
+        Case('dense_attention', dense_attention, qkv, grad, **maps),
     ]
