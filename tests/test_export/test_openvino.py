@@ -86,6 +86,7 @@ def exported(layer):
     return difference(torch.from_numpy(found), *graph(image))
 
 
+@pytest.mark.slow
 def test_deformable_attention_is_right(openvino):
     """OpenVINO overwrote the queries, which the offsets' convolution takes too."""
     torch.manual_seed(0)
@@ -140,6 +141,7 @@ def small(openvino, tmp_path_factory):
     return path, runner.metadata
 
 
+@pytest.mark.slow
 def test_dynamic_sizes(small):
     file, metadata = small
     runner = load(file)

@@ -63,6 +63,7 @@ def test_anchors_of_maps_whose_strides_differ():
     assert torch.equal(torch.cat(grid_anchors(generator, image, maps)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['mask_rcnn', 'retinanet'])
 def test_few_and_no_detections(name):
     model = detector(name)
@@ -74,6 +75,7 @@ def test_few_and_no_detections(name):
     assert check_equals_torchvision(graph_of(model), model, *IMAGES) == [0, 0]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_few_and_no_proposals():
     model = detector('mask_rcnn')
@@ -87,6 +89,7 @@ def test_few_and_no_proposals():
     assert check_equals_torchvision(graph, model, *IMAGES) == [0, 0]
 
 
+@pytest.mark.slow
 def test_boxes_without_area_are_left_out():
     """Proposals of an anchor, and objects of a class, are narrower than is accepted.
 

@@ -155,6 +155,7 @@ def test_pixels_are_those_of_the_file(tmp_path):
     assert np.array_equal(shown(picture), picture)
 
 
+@pytest.mark.slow
 def test_a_page_shows_and_predicts_them(many, trained, monkeypatch):
     from mmattn.web import views
     from mmattn.web.photos import read_photo

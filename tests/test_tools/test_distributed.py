@@ -211,6 +211,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_two_machines_meet_in_any_order(tmp_path):
     """Both are this one, and run a script that is shorter than a tool."""
     (tmp_path / 'meet.py').write_text(MEET)
