@@ -14,6 +14,7 @@ import yaml
 from mmengine.config import Config
 
 import mmattn  # noqa: F401  makes mmcv's operators available
+from mmattn.apis.model_index import LOADER
 from mmattn.weights.names import published_files
 from tools.papers.tables import papers
 
@@ -60,12 +61,12 @@ class _Dumper(yaml.SafeDumper):
 
 def metafiles() -> list[Path]:
     """Return the metafiles that `model-index.yml` lists."""
-    index = yaml.safe_load((ROOT / 'model-index.yml').read_text())
+    index = yaml.load((ROOT / 'model-index.yml').read_text(), LOADER)
     return [ROOT / path for path in index['Import']]
 
 
 def read_models(metafile: Path) -> list[dict]:
-    return yaml.safe_load(metafile.read_text())['Models']
+    return yaml.load(metafile.read_text(), LOADER)['Models']
 
 
 @functools.cache
