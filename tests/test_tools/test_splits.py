@@ -341,6 +341,20 @@ def test_leaks_are_warned_about_once(case, capsys):
     run('coco', 'r')
     err = capsys.readouterr().err
     assert err.count('warning: an evaluation') == 1 and said in err
+    assert 'looks too good: train and val share 1 ' in err
+
+
+@pytest.mark.parametrize(
+    ('first', 'warned'), [(0, False), (1, False), (2, True), (9, True)]
+)
+def test_equal_names_where_each_split_numbers_its_images(first, warned, capsys):
+    for split, count in (('train', 12), ('val', 3)):
+        names = [f'im_{first + number}' for number in range(count)]
+        save(*(f'r/{split}/{name}.jpg' for name in names))
+        write(coco_json(' '.join(names)), f'r/{split}/_annotations.coco.json')
+    run('coco', 'r')
+    err = capsys.readouterr().err
+    assert ('3 images of the same name' in err) == warned
 
 
 def test_hidden_files_are_no_data():

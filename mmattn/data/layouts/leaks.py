@@ -17,26 +17,28 @@ def leaks(splits: dict[str, list]) -> str | None:
     """Return a sentence about images of one split that are in another one, or None.
 
     Files of the same bytes and of the same name are counted, and names that are alike
-    apart from the number at their end.
+    apart from the number at their end. Equal names tell nothing where each split
+    numbers its images from 0 or 1 on.
 
     Args:
         splits: items with a `name` and the `path` of their file.
     """
-    found = []
-    for what, key in (
-        ('files of the same bytes', content_of(splits)),
-        ('images of the same name', _stem),
-        ('frames of one video or parts of one picture by their names', _video),
+    found, given = [], {name: items for name, items in splits.items() if items}
+    named = {} if all(map(_are_numbered, given.values())) else given
+    for what, named_splits, key in (
+        ('files of the same bytes', given, content_of(given)),
+        ('images of the same name', named, _stem),
+        ('frames of one video or parts of one picture by their names', given, _video),
     ):
-        pairs = shared(splits, key)
-        if pairs:
+        if pairs := shared(named_splits, key):
             first, other = pairs[0]
             found.append(f'{len(pairs)} {what}, such as {first.path} and {other.path}')
     if not found:
         return None
+    *names, last = given
     return (
-        'an evaluation on images that training has seen looks too good: val and test '
-        f'share with the splits before them {"; ".join(found)}. --val-images divides '
+        'an evaluation on images that training has seen looks too good: '
+        f'{", ".join(names)} and {last} share {"; ".join(found)}. --val-images divides '
         'by names'
     )
 
@@ -57,6 +59,16 @@ def shared(splits: dict[str, list], key: Callable) -> list[tuple]:
 def _stem(item) -> str:
     """Return a name without folders, suffix and what Roboflow adds."""
     return EXPORTED.sub('', PurePosixPath(item.name).stem)
+
+
+def _are_numbered(items: list) -> bool:
+    """Return whether names are alike apart from numbers from 0 or 1 on."""
+    parts = [re.fullmatch(r'(.*?)(\d+)', _stem(item)) for item in items]
+    if not all(parts) or len({part[1] for part in parts}) > 1:
+        return False
+    numbers = sorted(int(part[2]) for part in parts)
+    first = numbers[0]
+    return first in (0, 1) and numbers == [*range(first, first + len(numbers))]
 
 
 def content_of(splits: dict[str, list]) -> Callable:
