@@ -52,9 +52,6 @@ def put_network(cfg: Config, name: str) -> str:
     model.backbone = demo.model.backbone
     taking = model.decode_head if 'decode_head' in model else model.neck
     taking.in_channels = demo.model.neck.in_channels
-    if name == 'resnet18':
-        # mmdet's default keeps the statistics of batch norm, of which there are none.
-        model.backbone.norm_eval = False
     if name != 'efficientnet_lite0':
         return 'random'
     cfg.custom_imports = demo.custom_imports
