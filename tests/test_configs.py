@@ -56,27 +56,22 @@ def size(path) -> int:
     return max((sizes.index(p) for p in path.stem.split('_') if p in sizes), default=0)
 
 
-def method(path) -> str:
-    return path.parent.name
-
-
 def network(path) -> str:
     """Return `pvt_v2` for `pvt_v2_b2_li_1x_coco`."""
     return re.split(r'_(?:x*[bilmnst]\d*|\d+e)_', path.stem)[0]
 
 
-def smallest_are_fast(*kinds):
+def smallest_are_fast(kind):
     """Parametrize over configs; all but the smallest of each kind are slow."""
     seen, rows = set(), []
     for path in sorted(LEAVES, key=size):
-        new = {kind(path) for kind in kinds} - seen
-        marks = () if new else pytest.mark.slow
+        marks = pytest.mark.slow if kind(path) in seen else ()
         rows.append(pytest.param(config_id(path), marks=marks))
-        seen |= new
+        seen.add(kind(path))
     return pytest.mark.parametrize('name', rows)
 
 
-@smallest_are_fast(lambda path: (method(path), network(path)))
+@smallest_are_fast(lambda path: (path.parent, network(path)))
 def test_config_builds(name):
     cfg = load(name)
     model = build(cfg)
@@ -87,13 +82,13 @@ def test_config_builds(name):
         check_optimizer(cfg, model)
 
 
-@smallest_are_fast(method, network)
+@smallest_are_fast(lambda path: path.parent)
 def test_maps_fit(name):
     cfg = load(name)
     check_maps(cfg.model, build(cfg))
 
 
-@pytest.mark.parametrize('name', map(config_id, LEAVES))
+@pytest.mark.parametrize('name', [config_id(path) for path in LEAVES])
 def test_settings(name):
     cfg = load(name)
     types = each_type(cfg._cfg_dict)

@@ -47,8 +47,19 @@ BACKBONES = sorted(
     (c for c in MODELS.module_dict.values() if issubclass(c, BaseBackbone)),
     key=lambda cls: cls.__name__,
 )
-BACKBONES += [PlainLiSANet, DistilledMaiT, MaskedViT]
-every_backbone = pytest.mark.parametrize('cls', BACKBONES, ids=lambda cls: cls.__name__)
+VARIANTS = PlainLiSANet, DistilledMaiT, MaskedViT
+BACKBONES += VARIANTS
+
+
+def fast_for(*fast):
+    """Parametrize over the backbones, of which all but those given are slow."""
+    marks = {cls: () if cls in fast else pytest.mark.slow for cls in BACKBONES}
+    return pytest.mark.parametrize(
+        'cls', [pytest.param(c, id=c.__name__, marks=marks[c]) for c in BACKBONES]
+    )
+
+
+every_backbone = fast_for(*(cls for cls in BACKBONES if cls not in VARIANTS))
 
 
 def shallow_arch(cls, name=None, depths=1):

@@ -6,7 +6,6 @@ import pickle
 import pytest
 import torch
 from backbones import (
-    BACKBONES,
     SINGLE,
     DistilledMaiT,
     MaskedViT,
@@ -14,6 +13,7 @@ from backbones import (
     build,
     counting_backend,
     every_backbone,
+    fast_for,
     image,
     maps_and_gradients,
     shallow_arch,
@@ -71,12 +71,7 @@ FEW_BLOCKS = {
 }
 
 
-def fast_for(*fast):
-    """Parametrize by the backbones, of which all but those given are slow."""
-    marks = {cls: () if cls in fast else pytest.mark.slow for cls in BACKBONES}
-    return pytest.mark.parametrize(
-        'cls', [pytest.param(c, id=c.__name__, marks=marks[c]) for c in BACKBONES]
-    )
+of_all_kinds = fast_for(DAT, DATPlusPlus, HMaiT, IViT, LiSANet, PVT, PVTv2)
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +81,7 @@ def nothing_compiled_before():
     torch.compiler.reset()
 
 
-@fast_for(DAT, DATPlusPlus, HMaiT, IViT, LiSANet, PVTv2)
+@of_all_kinds
 def test_graphs_do_not_break(cls):
     """Inference and training are one graph each, without a convolution.
 
@@ -138,7 +133,7 @@ def test_smallest_presets_export(cls):
     assert_close(program.module()(x), model(x))
 
 
-@every_backbone
+@of_all_kinds
 def test_traces_whether_gradients_are_on_or_not(cls, tmp_path):
     """PyTorch traces again without gradients, and compares the graphs."""
     model, x = build(cls, **FEW_BLOCKS.get(cls, {})).eval(), image(1, 3, 64, 96)
