@@ -37,7 +37,7 @@ FULL, HALF, F16 = torch.float32, torch.bfloat16, torch.float16
 ALL = FULL, HALF, F16
 KERNELS = {  # those that each launch of a form contains
     'landmark': '_attend_kernel _fold_kernel _context_kernel _bwd_context_kernel '
-    '_unfold_kernel',
+    '_bwd_means_kernel _unfold_kernel',
     'hard': '_fwd_kernel _bwd_queries_kernel _bwd_keys_kernel',
     'soft': '_soft_fwd_kernel _delta_kernel _soft_bwd_queries_kernel '
     '_soft_bwd_keys_kernel',
