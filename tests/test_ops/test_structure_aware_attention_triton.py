@@ -19,10 +19,11 @@ pytest.importorskip('triton')
 NAMES = 'q k v w_a w_b bias'.split()
 SHAPES = {
     'one token': dict(grid=(1, 1), B=1, M=1, D=3, K=2),
-    'grid 7x5, packed in a tile': dict(grid=(7, 5), B=2, M=1, D=12, K=1),
+    'grid 5x14, packed in a tile': dict(grid=(5, 14), B=2, M=1, D=12, K=1),
     'grid 7x5, three patterns': dict(grid=(7, 5), B=2, M=1, D=12, K=3),
     'grid 7x7, one pattern, one head': dict(grid=(7, 7), B=1, M=1, D=5, K=1),
-    'grid 3x17, two blocks of columns': dict(grid=(3, 17), B=1, M=1, D=3, K=3),
+    'grid 8x8, two tiles of heads': dict(grid=(8, 8), B=3, M=22, D=2, K=1),
+    'grid 5x17, two blocks of columns': dict(grid=(5, 17), B=1, M=1, D=3, K=3),
     'grid 17x14, rows in two parts': dict(grid=(17, 14), B=1, M=1, D=2, K=2),
     'grid 17x14, three patterns': dict(grid=(17, 14), B=1, M=1, D=3, K=3),
     'grid 33x2, output rows in two parts': dict(grid=(33, 2), B=1, M=1, D=2, K=1),
@@ -30,12 +31,16 @@ SHAPES = {
     'grid 2x64, columns in two parts': dict(grid=(2, 64), B=1, M=1, D=2, K=2),
     'grid 9': dict(grid=(9,), B=1, M=2, D=3, K=3),
     'grid 5x6, float16': dict(grid=(5, 6), B=1, M=1, D=4, K=2, dtype=torch.float16),
-    'grid 17x3, bfloat16': dict(grid=(17, 3), B=1, M=1, D=4, K=2, dtype=torch.bfloat16),
+    'grid 17x4, bfloat16': dict(grid=(17, 4), B=1, M=1, D=4, K=2, dtype=torch.bfloat16),
+    'grid 17x5, bfloat16': dict(grid=(17, 5), B=1, M=1, D=4, K=2, dtype=torch.bfloat16),
+    'grid 10x7, float16': dict(grid=(10, 7), B=1, M=2, D=4, K=2, dtype=torch.float16),
+    'grid 14x10, float16': dict(grid=(14, 10), B=1, M=2, D=4, K=2, dtype=torch.float16),
+    'grid 70, float16': dict(grid=(70,), B=1, M=2, D=3, K=2, dtype=torch.float16),
     'grid 3x66, cuFFT': dict(grid=(3, 66), B=2, M=1, D=5, K=3),
-    'grid 70, cuFFT': dict(grid=(70,), B=1, M=2, D=4, K=2),
+    'grid 71, cuFFT': dict(grid=(71,), B=1, M=2, D=4, K=2),
     'grid 2x3x5, cuFFT': dict(grid=(2, 3, 5), B=1, M=1, D=4, K=2),
 }
-GRIDS = {'small': (5, 7), 'large': (3, 66)}
+GRIDS = {'short': (5, 7), 'small': (5, 13), 'large': (3, 66)}
 
 triton = functools.partial(structure_aware_attention, backend='triton')
 
@@ -110,5 +115,5 @@ def test_split_of_sums_over_heads(monkeypatch, programs, device):
     monkeypatch.setattr(triton_impl, 'TARGET_PROGRAMS', programs)
     check_operator(
         triton,
-        make_structure_aware_inputs(grid=(3, 5), B=1, M=2, D=2, K=2, device=device),
+        make_structure_aware_inputs(grid=(5, 13), B=1, M=2, D=2, K=2, device=device),
     )

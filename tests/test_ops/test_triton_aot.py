@@ -14,6 +14,7 @@ from interpreter import INTERPRETED
 from kept_tensors import check_nothing_kept
 from operator_cases import backends_of, setup_registered
 
+from mmattn.ops.structure_aware_attention.triton_short import parts_of
 from mmattn.ops.triton.launch import cdiv
 from tools.benchmark.inputs import Draw
 from tools.benchmark.real_shapes import PYRAMID
@@ -36,10 +37,12 @@ FULL, HALF, F16 = torch.float32, torch.bfloat16, torch.float16
 ALL = FULL, HALF, F16
 KERNELS = {  # those that each launch of a form contains
     'landmark': '_attend_kernel _fold_kernel _context_kernel _bwd_context_kernel '
-    '_unfold_kernel',
+    '_bwd_means_kernel _unfold_kernel',
     'hard': '_fwd_kernel _bwd_queries_kernel _bwd_keys_kernel',
     'soft': '_soft_fwd_kernel _delta_kernel _soft_bwd_queries_kernel '
     '_soft_bwd_keys_kernel',
+    'short': '_parts_kernel _matrices_kernel _convolve_kernel _bwd_convolve_kernel '
+    '_bwd_matrices_kernel _bwd_kernels_kernel',
     'small': '_dft_kernel _spectrum_kernel _contract_kernel _bwd_correlate_kernel',
     'medium': '_dft_kernel _spectrum_kernel _contract_kernel _bwd_maps_kernel',
     'large': '_product_kernel _maps_kernel _bwd_maps_kernel',
@@ -118,6 +121,17 @@ SAMPLED = {
     'width 256, boxes': dict(DETR, D=256, fused=True, boxes=True),
     'one of everything': dict(shapes=((1, 1),), Q=1, B=1, M=1, D=1, P=1),
 }
+
+
+def form_of(grid, K, dtype):
+    """Return the kernels of structure-aware attention that a grid takes."""
+    if parts_of(grid, 16, K, torch.empty(0, dtype=dtype, device='meta')):
+        return 'short'
+    if len(grid) > 2 or max(grid) > 64:
+        return 'large'
+    return 'medium' if max(grid) > 32 else 'small'
+
+
 WINDOWS = {
     f'K {K}, width {D}': dict(grid=(28, 28), K=K, B=1, M=4, D=D)
     for K, D in product((3, 7, 13), (16, 32, 64))
@@ -139,9 +153,7 @@ ROWS = [
     *(
         (
             'structure_aware_attention',
-            'large'
-            if len(grid) > 2 or max(grid) > 64
-            else ('medium' if max(grid) > 32 else 'small'),
+            form_of(grid, K, dtype),
             f'{grid}, K {K}',
             dict(grid=grid, B=B, M=M, D=16, K=K),
             dtype,
@@ -151,7 +163,7 @@ ROWS = [
     *(
         ('structure_aware_attention', form, name, shape, FULL)
         for form, name, shape in (
-            ('small', 'one token', dict(grid=(1, 1), B=1, M=1, D=1, K=1)),
+            ('short', 'one token', dict(grid=(1, 1), B=1, M=1, D=1, K=1)),
             ('small', 'one pattern', dict(grid=(14, 14), B=1, M=1, D=5, K=1)),
             ('small', 'patterns 33', dict(grid=(28, 28), D=128, K=33)),
             ('large', 'width 128', dict(grid=(66, 66), D=128, K=33)),
@@ -177,7 +189,7 @@ ROWS = [
 ]
 FAST = {  # the others compile for minutes
     'soft, MaiT-T, bfloat16, sm_90',
-    'small, (7, 7), K 8, bfloat16, sm_80',
+    'short, (7, 7), K 8, bfloat16, sm_80',
     'windows, K 13, width 32, float32, sm_80',
 }
 CELLS = {

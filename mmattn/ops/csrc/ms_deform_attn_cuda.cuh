@@ -14,6 +14,7 @@ namespace mmattn {
 constexpr int kMaxLevels = 16;
 constexpr int kMinLanes = 4;  // the reduction of four products requires these
 constexpr int kWarp = 32;
+constexpr int kPadding = 1;  // samples between groups, which would begin in one bank
 
 namespace {
 
@@ -183,7 +184,7 @@ __global__ void __launch_bounds__(128, 5)
   MMATTN_SHARED(Sample, all_samples);
   const Item item = find_item(p);
   const int count = static_cast<int>(p.sizes.L * p.sizes.P);
-  Sample* samples = all_samples + threadIdx.x / p.lanes * count;
+  Sample* samples = all_samples + threadIdx.x / p.lanes * (count + kPadding);
   find_samples<false>(p, item, samples);
   const int64_t channel = (int64_t(blockIdx.y) * p.lanes + item.lane) * kWidth;
   if (!item.active || channel >= p.sizes.D) {
@@ -390,11 +391,11 @@ __global__ void __launch_bounds__(128, 5)
     backward_kernel(const __grid_constant__ Parameters p) {
   MMATTN_SHARED(Sample, all_samples);
   const Item item = find_item(p);
-  const int count = static_cast<int>(p.sizes.L * p.sizes.P);
+  const int places = static_cast<int>(p.sizes.L * p.sizes.P) + kPadding;
   const int groups = blockDim.x / p.lanes, group = threadIdx.x / p.lanes;
-  Sample* samples = all_samples + group * count;
+  Sample* samples = all_samples + group * places;
   float4* products =
-      reinterpret_cast<float4*>(all_samples + groups * count) + group * count;
+      reinterpret_cast<float4*>(all_samples + groups * places) + group * places;
   find_samples<true>(p, item, samples);
   scatter<T, kWidth, kOnePass>(p, item, samples, products);
   finish(p, item, samples, products);

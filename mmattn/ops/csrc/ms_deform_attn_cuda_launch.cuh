@@ -10,7 +10,7 @@ namespace mmattn {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int64_t kPreferredShared = 24 * 1024, kMaxShared = 48 * 1024;
+constexpr int64_t kPreferredShared = 26 * 1024, kMaxShared = 48 * 1024;
 
 Parameters make_parameters(const Tensor& value, const Tensor& points,
     const Tensor& weights, const std::optional<Tensor>& reference,
@@ -61,7 +61,7 @@ struct Plan {
 // Also chooses the lanes of a group, by its channels and shared memory.
 Plan make_plan(Parameters& p, int width, int64_t bytes_of_sample) {
   const int64_t packets = (p.sizes.D + width - 1) / width;
-  const int64_t bytes_of_group = p.sizes.L * p.sizes.P * bytes_of_sample;
+  const int64_t bytes_of_group = (p.sizes.L * p.sizes.P + kPadding) * bytes_of_sample;
   STD_TORCH_CHECK(
       bytes_of_group <= kMaxShared, "too many points: ", p.sizes.L * p.sizes.P);
   Plan plan{};

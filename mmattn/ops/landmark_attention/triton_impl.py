@@ -39,7 +39,7 @@ TILES = launch.tables_by_dtype(
 )
 MAX_KEPT = 80 * 1024  # bytes of rows that a program keeps in shared memory
 WIDE_CHANNELS = 128  # of a program's output at most, where not all fit
-CHANNELS = 64  # of a block, in kernels that fold
+NUMBERS = 2048  # of a tile, in kernels that fold
 TARGET_PROGRAMS = 132  # a loop is split over programs until there are this many
 
 
@@ -206,24 +206,17 @@ def _empty_folded(landmarks: Tensor, side: _Side) -> _Operand:
     return _folded(x, L, side)
 
 
-def _blocks(side: _Side) -> dict:
-    """Return constants of kernels with blocks of channels: their width and number."""
-    if side.mixed:
-        return dict(CB=CHANNELS, BLOCKS=launch.cdiv(side.channels, CHANNELS))
-    return dict(CB=launch.power_of_two(side.width), BLOCKS=side.heads)
+def _tiles(x: Tensor, queries: _Side, keys: _Side) -> tuple[int, dict]:
+    """Return tiles of landmarks, and constants and options of kernels of folding.
 
-
-def _sizes(queries: _Side, keys: _Side, warps: int = 4) -> dict:
-    """Return the numbers of heads, of channels of a head, of mixed heads and of warps.
-
-    One warp is enough for blocks of a single head. Threads that hold the same sum over
-    heads write it, and with fused products their roundings would differ.
+    x are landmarks (B, L, M, D). Few landmarks are spread over more programs.
     """
-    sizes = dict(_blocks(keys), M=keys.heads, D=keys.width, enable_fp_fusion=False)
-    sizes['num_warps'] = warps if queries.mixed or keys.mixed else 1
-    for name, E in (('Q', queries.mixed), ('K', keys.mixed)):
-        sizes |= {f'E_{name}': E, f'EP_{name}': launch.power_of_two(E or 1)}
-    return sizes
+    B, L, M, D = x.shape
+    DP = launch.power_of_two(D)
+    most = launch.power_of_two(launch.cdiv(B * L * M, TARGET_PROGRAMS))
+    BR = max(8, min(most, 64, NUMBERS // DP))
+    sizes = dict(M=M, D=D, E_K=keys.mixed, E_Q=queries.mixed, DP=DP, BR=BR)
+    return launch.cdiv(B * L, BR), sizes | dict(num_warps=4, enable_fp_fusion=True)
 
 
 def _fold(
@@ -235,11 +228,11 @@ def _fold(
     B, L, _, D = q_landmarks.shape
     queries = _empty_folded(q_landmarks, of_keys)
     keys, values = (_empty_folded(k_landmarks, of_queries) for _ in range(2))
-    sizes = _sizes(of_queries, of_keys)
-    _fold_kernel[(B * L * sizes['BLOCKS'],)](
+    tiles, sizes = _tiles(q_landmarks, of_queries, of_keys)
+    _fold_kernel[(tiles * of_keys.heads,)](
         q_landmarks, w1_k, queries.x, k_landmarks, w1_q, keys.x,
         context, w2_q, values.x, *launch.strides(q_landmarks, k_landmarks),
-        queries.x[0].numel(), keys.x[0].numel(), L, D**-0.5 / log(2), **sizes,
+        queries.x[0].numel(), keys.x[0].numel(), B, L, D**-0.5 / log(2), **sizes,
     )  # fmt: skip
     return queries, keys, values
 
@@ -249,9 +242,9 @@ def _write_context(of_queries, of_keys, shares, lse, w2_q, w2_k, context, values
     from .triton_fold import _context_kernel
 
     B, L = context.shape[:2]
-    sizes = _sizes(of_queries, of_keys)
-    _context_kernel[(B * L * sizes['BLOCKS'],)](
-        shares, lse, w2_k, w2_q, context, values.x, L, len(shares), shares[0].numel(),
+    tiles, sizes = _tiles(context, of_queries, of_keys)
+    _context_kernel[(tiles * of_keys.heads,)](
+        shares, lse, w2_k, w2_q, context, values.x, B, L, len(shares), shares[0].numel(),
         lse[0].numel(), values.x[0].numel(), **sizes,
     )  # fmt: skip
 
@@ -263,7 +256,7 @@ def _bwd_context(
 
     Also returns the means of values, log-sum-exps and deltas of the key side.
     """
-    from .triton_fold import _bwd_context_kernel
+    from .triton_fold import _bwd_context_kernel, _bwd_means_kernel
 
     B, L, _, D = landmarks.shape
     dk_landmarks = landmarks.new_empty(landmarks.shape)
@@ -271,12 +264,15 @@ def _bwd_context(
     grads = _empty_folded(landmarks, of_keys)
     means = torch.empty_like(shares[:1])
     stats = [torch.empty_like(lse[0]) for _ in range(2)]
-    _bwd_context_kernel[(B * L * of_keys.groups,)](
-        dkeys, dvalues, w1_q, w2_q, shares, lse, w2_k,
-        dk_landmarks, dcontext, grads.x, means, *stats,
-        L, len(dkeys), dkeys[0].numel(), len(shares), shares[0].numel(), lse[0].numel(),
-        grads.x[0].numel(), D**-0.5, **_sizes(of_queries, of_keys, warps=8),
-        maxnreg=255,
+    tiles, sizes = _tiles(landmarks, of_queries, of_keys)
+    _bwd_context_kernel[(tiles * of_keys.heads,)](
+        dkeys, dvalues, w1_q, w2_q, dk_landmarks, dcontext, B, L,
+        len(dkeys), dkeys[0].numel(), D**-0.5, **sizes,
+    )  # fmt: skip
+    _bwd_means_kernel[(tiles * of_keys.rows,)](
+        shares, lse, w2_k, dcontext, grads.x, means, *stats, B, L,
+        len(shares), shares[0].numel(), lse[0].numel(), grads.x[0].numel(),
+        **sizes | dict(enable_fp_fusion=False),
     )  # fmt: skip
     return dk_landmarks, dcontext, grads, means, *stats
 
@@ -295,8 +291,8 @@ def _unfold(of_keys: _Side, keys: tuple, of_queries: _Side, queries: tuple):
     x = keys[1]
     B, L, _, D = x.shape
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    blocks = _blocks(of_keys)
-    num_unfold = B * L * blocks['BLOCKS']
+    tiles, sizes = _tiles(x, of_queries, of_keys)
+    num_unfold = tiles * of_keys.heads
     programs, arguments, grads = num_unfold, [], []
     for side, (drows, marks, w1, means, y, w2) in (
         (of_keys, keys), (of_queries, queries),
@@ -308,7 +304,7 @@ def _unfold(of_keys: _Side, keys: tuple, of_queries: _Side, queries: tuple):
         programs += 2 * side.mixed * side.heads
     _unfold_kernel[(programs,)](
         *arguments, keys[2], dx, B, L, num_unfold, D**-0.5,
-        **_sizes(of_queries, of_keys), DP=launch.power_of_two(D), BLOCK=32,
+        **sizes,
     )  # fmt: skip
     return dx, *grads
 

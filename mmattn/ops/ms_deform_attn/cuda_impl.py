@@ -14,7 +14,7 @@ from ..common.checks import device_reason, dtype_reason
 OPERATORS = torch.ops.mmattn_extension
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 MAX_LEVELS = 16
-MAX_SAMPLES = 1024
+MAX_SAMPLES = 1023
 MAX_PIXELS = 2**31 - 1
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..triton import launch
+from . import triton_short
 from .reference import EPS
 from .spectrum import column_weights, irfft_grid, rfft_grid
 
@@ -53,7 +54,10 @@ def forward(q, k, v, w_a, w_b, bias, *, grid):
         w_a, w_b, bias = (x.contiguous() for x in (w_a, w_b, bias))
         with torch.cuda.device_of(q):
             planes, _ = _planes(q, k, v)
-            if _is_small(grid, MAX_SIDE):
+            if parts := triton_short.parts_of(grid, *bias.shape, q):
+                args = planes, w_a, w_b, bias, patterns, grid
+                y = triton_short.forward(*args, parts)
+            elif _is_small(grid, MAX_SIDE):
                 g = _Grid.of(grid, q)
                 y = _forward(planes, w_a, w_b, bias, patterns, g)
             else:
@@ -74,13 +78,16 @@ def backward(grad, patterns, q, k, v, w_a, w_b, bias, *, grid):
         dy = torch.empty(planes.shape[1:], dtype=torch.float32, device=q.device)
         dy.copy_(grad.permute(0, 2, 3, 1))
         args = planes, dy, w_a, w_b, bias, patterns
-        if _is_small(grid, MAX_SIDE_BACKWARD):
-            g = _Grid.of(grid, q)
-            grads, dw_a, dw_b = _backward(*args, g)
+        if parts := triton_short.parts_of(grid, *bias.shape, q):
+            grads, dw_a, dw_b, dbias = triton_short.backward(*args, grid, parts)
         else:
-            grads, dw_a, dw_b = _backward_large(*args, grid)
+            if _is_small(grid, MAX_SIDE_BACKWARD):
+                g = _Grid.of(grid, q)
+                grads, dw_a, dw_b = _backward(*args, g)
+            else:
+                grads, dw_a, dw_b = _backward_large(*args, grid)
+            dbias = _bias_gradient(patterns, dy)
         dw_a, dw_b = (dw * weights[:, None] for dw in (dw_a, dw_b))
-        dbias = _bias_gradient(patterns, dy)
         return *_token_gradients(grads, planes, scale, q), dw_a, dw_b, dbias
 
 
