@@ -16,6 +16,7 @@ from mmattn.export.writing import FORMATS
 from mmattn.models.layers.deformable_attention import DeformableAttention
 
 pytest.importorskip('onnxscript')
+pytestmark = pytest.mark.slow
 SIZE = 64
 
 
@@ -86,7 +87,6 @@ def exported(layer):
     return difference(torch.from_numpy(found), *graph(image))
 
 
-@pytest.mark.slow
 def test_deformable_attention_is_right(openvino):
     """OpenVINO overwrote the queries, which the offsets' convolution takes too."""
     torch.manual_seed(0)
@@ -141,7 +141,6 @@ def small(openvino, tmp_path_factory):
     return path, runner.metadata
 
 
-@pytest.mark.slow
 def test_dynamic_sizes(small):
     file, metadata = small
     runner = load(file)

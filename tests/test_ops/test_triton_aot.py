@@ -187,18 +187,14 @@ ROWS = [
         if (shape['D'], dtype) != (64, FULL)
     ),
 ]
-FAST = {  # the others compile for minutes
-    'soft, MaiT-T, bfloat16, sm_90',
-    'short, (7, 7), K 8, bfloat16, sm_80',
-    'windows, K 13, width 32, float32, sm_80',
-}
+FAST = 'short, (7, 7), K 8, bfloat16, sm_80'  # the others compile for minutes
 CELLS = {
     f'{form}, {name}, {str(dtype)[6:]}, sm_{capability}': (
         *(operator, form, dict(shape, dtype=dtype), capability),
     )
     for (operator, form, name, shape, dtype), capability in product(ROWS, (80, 90))
 }
-assert CELLS.keys() >= FAST
+assert FAST in CELLS
 
 
 def launches_of(
@@ -224,7 +220,7 @@ def launches_of(
 @pytest.mark.parametrize(
     'operator, form, shape, capability',
     [
-        pytest.param(*cell, id=name, marks=[] if name in FAST else pytest.mark.slow)
+        pytest.param(*cell, id=name, marks=[] if name == FAST else pytest.mark.slow)
         for name, cell in CELLS.items()
     ],
 )
