@@ -180,14 +180,14 @@ def test_what_never_ends_is_refused_at_once(tmp_path, value):
 
 @contextmanager
 def at_once():
-    """Fail after 5 s, in which no garbage of other tests is collected."""
+    """Fail after 3 s, in which no garbage of other tests is collected."""
     gc.disable()
     start = process_time()
     try:
         yield
     finally:
         gc.enable()
-    assert process_time() - start < 5
+    assert process_time() - start < 3
 
 
 def refused_at_once(path, reason=''):

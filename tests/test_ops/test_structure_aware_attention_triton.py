@@ -9,7 +9,11 @@ from operator_checks import check_operator
 from triton_devices import every_triton
 
 from mmattn.ops import structure_aware_attention
-from mmattn.ops.structure_aware_attention import circular_kernel_spectrum, triton_impl
+from mmattn.ops.structure_aware_attention import (
+    circular_kernel_spectrum,
+    triton_impl,
+    triton_short,
+)
 from mmattn.ops.structure_aware_attention.spectrum import column_weights
 from tools.benchmark.inputs import make_structure_aware_inputs
 from tools.benchmark.tolerances import assert_close
@@ -42,7 +46,32 @@ SHAPES = {
 }
 GRIDS = {'short': (5, 7), 'small': (5, 13), 'large': (3, 66)}
 
+FULL, HALF = torch.float32, torch.bfloat16
 triton = functools.partial(structure_aware_attention, backend='triton')
+
+
+@pytest.mark.parametrize(
+    'grid, channels, patterns, dtype, parts',
+    [
+        ((7, 7), 16, 8, FULL, 1),
+        ((8, 8), 16, 8, HALF, 1),
+        ((64,), 16, 8, FULL, 1),
+        ((5, 13), 16, 8, FULL, None),
+        ((5, 13), 16, 8, HALF, None),  # of 65 tokens, and odd
+        ((5, 14), 16, 8, HALF, 2),
+        ((14, 14), 16, 8, HALF, 4),
+        ((14, 14), 16, 8, FULL, None),
+        ((16, 18), 16, 8, HALF, None),
+        ((2, 3, 5), 16, 8, HALF, None),
+        ((8, 8), 64, 64, HALF, 1),  # matrices of 64 MiB
+        ((8, 8), 65, 64, HALF, 2),
+        ((8, 8), 65, 64, FULL, None),
+    ],
+)
+def test_grids_that_take_circulant_matrices(grid, channels, patterns, dtype, parts):
+    q = torch.empty(0, dtype=dtype, device='meta')
+    found = triton_short.parts_of(grid, channels, patterns, q)
+    assert (found.P if found else None) == parts
 
 
 @every_triton('shape', SHAPES)

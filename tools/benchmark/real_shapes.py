@@ -227,6 +227,7 @@ def small_calls(operator: str) -> list[Call]:
         _ms_deform('offsets in boxes', True, shapes=((3, 4),), Q=5, P=2, **small),
         _neighborhood(grid=(6, 5), K=3, **small),
         _structure_aware(grid=(5, 7), K=2, **small),
+        _structure_aware(grid=(5, 13), K=2, **small),
         _structure_aware(grid=(6, 12), K=2, **small),
     ]
     return [call for call in calls if call.operator == operator]
