@@ -97,7 +97,7 @@ class DATPlusPlusBlock(nn.Module):
         if self.lpu is not None:
             x = self.lpu(x)
         x = x + self.drop_path(self.attn(self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+        return x + self.drop_path(self.mlp(recomputed(self.norm2, x)))
 
 
 @MODELS.register_module()
