@@ -23,6 +23,10 @@ from .layouts.yolo import find_yaml
 
 SPLITS = 'train', 'val'
 FEW = 6  # files of COCO, at most, for a pair or a triple of several kinds
+STARTS = {  # of the names of folders that make a format
+    'masks': ('mask',),
+    'labels': ('label', 'annot', 'segmentationclass'),
+}
 KINDS = """\
 {data} is none of the layouts that are recognized:
   a folder that `mmattn data convert` wrote, or a config (.py)
@@ -159,11 +163,9 @@ def format_of(data: Path) -> str | None:
     are_masks = any(stem.lower().endswith(MASK_ENDS) for stem in pictures)
     if are_masks and not names.isdisjoint(LEGENDS):
         return 'labels'
-    for name in folders:
-        if name.startswith('mask'):
-            return 'masks'
-        if name.startswith(('label', 'annot')):
-            return 'labels'
+    for kind, starts in STARTS.items():
+        if any(name.startswith(starts) for name in folders):
+            return kind
     classes = [name for name in folders if split_of(name) is None]
     if found['.csv'] and len(classes) < 2:
         return 'csv'

@@ -151,6 +151,8 @@ FOLDERS = [  # as Roboflow, labelImg, CVAT and people on GitHub write them
     ('csv', 'train/a.jpg train/_annotations.csv valid/b.jpg valid/_annotations.csv'),
     ('csv', 'train/a.jpg train/_classes.csv'),  # of classes, no legend of maps
     ('labels', 'train/a.jpg train/a_mask.png train/_classes.csv'),
+    ('labels', 'JPEGImages/a.jpg SegmentationClass/a.png class_names.txt'),
+    ('masks', 'images/a.png masks/a.png labels/a.png'),
     ('yolo', 'a.jpg a.txt b.jpg _darknet.labels'),
     ('voc', 'JPEGImages/a.jpg Annotations/a.xml labels/a.txt ImageSets/train.txt'),
     ('coco', 'train/a.jpg train/a.txt train/_annotations.coco.json README.txt'),

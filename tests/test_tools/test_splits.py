@@ -297,19 +297,24 @@ def test_splits_of_label_maps(kind, capsys):
 LEGENDS = {
     'labelmap.txt': '# label:color_rgb:parts:actions\nsky:0,0,0::\nroad:128,0,0::\n',
     'class_dict.csv': 'name,r,g,b\nsky,0,0,0\nroad,128,0,0\n',
+    'class_names.txt': 'sky\nroad\n',  # of numbers, beside arrays of NumPy
 }
 
 
 @pytest.mark.parametrize('name', LEGENDS)
 def test_names_and_colors_of_a_file_beside_label_maps(name):
-    """As CVAT and CamVid write them; the folder of XML files is not one of maps."""
+    """As CVAT, CamVid and LabelMe write them; the folder of XML files has no maps."""
     for image in 'abcde':
         save(f'r/JPEGImages/{image}.jpg')
         write(XML, f'r/Annotations/{image}.xml')
         colors = np.zeros((*SIZE[::-1], 3), np.uint8)
         colors[9:] = 128, 0, 0
-        Path('r/SegmentationClass').mkdir(exist_ok=True)
-        Image.fromarray(colors).save(f'r/SegmentationClass/{image}.png')
+        folder = Path('r/SegmentationClass')
+        if name == 'class_names.txt':
+            write('', f'{folder}/{image}.npy')
+            folder, colors = Path(f'{folder}PNG'), colors[..., 0] // 128
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(colors).save(folder / f'{image}.png')
     write('a\nb\nc\nd\ne', 'r/ImageSets/Segmentation/default.txt')
     write(LEGENDS[name], f'r/{name}')
     run('labels', 'r')
