@@ -367,6 +367,21 @@ def test_equal_names_where_each_split_numbers_its_images(train, val, warned, cap
     assert ('2 images of the same name' in capsys.readouterr().err) == warned
 
 
+@pytest.mark.parametrize('seed', ['0', '1', '2'])
+def test_copies_of_an_image_stay_in_one_split(seed, capsys):
+    """Copies are files of the same bytes, and what Roboflow makes of an image."""
+    names = 'a a1 a2 b_jpg.rf.01 b_jpg.rf.02 b1 c d'
+    save(*(f'r/images/{name}.jpg' for name in names.split()))
+    for copy, name in (('a1', 'a'), ('a2', 'a'), ('b1', 'b_jpg.rf.02')):
+        content = Path(f'r/images/{name}.jpg').read_bytes()
+        Path(f'r/images/{copy}.jpg').write_bytes(content)
+    write(coco_json(names), 'r/a.json')
+    found = convert('coco', 'r', '--val', '0.3', '--seed', seed)
+    splits = [{name[0] for name in found[split]} for split in ('train', 'val')]
+    assert splits[0].isdisjoint(splits[1]) and splits[0] | splits[1] == {*'abcd'}
+    assert 'looks too good' not in capsys.readouterr().err
+
+
 def test_hidden_files_are_no_data():
     args = roboflow_yolo()
     save('r/train/images/.ipynb_checkpoints/a.jpg', 'r/train/images/__MACOSX/a.jpg')
