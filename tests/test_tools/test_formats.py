@@ -243,9 +243,14 @@ READ = {  # what writes annotations; box, area, outline of the first; what is sa
         *(shape('rectangle', [50, 10], [60, 30], group_id=1), [10, 10, 50, 20], 410),
         *([[10, 10, 30, 10, 30, 30], [50, 10, 60, 10, 60, 30, 50, 30]], 'masks'),
     ),
+    'labelme-ignore': (
+        *(write_labelme, shape('rectangle', [10, 5], [30, 25])),
+        *(shape('rectangle', [9, 9], [20, 20], label='__ignore__'), [10, 5, 20, 20]),
+        *(400, None, 'they are no objects or have no area: 4 of __ignore__'),
+    ),
     'labelme-lines': (
         *(write_labelme, shape('rectangle', [10, 5], [30, 25]), shape('line', [1, 1])),
-        *([10, 5, 20, 20], 400, None, '4 shapes of json are left out, as they have no'),
+        *([10, 5, 20, 20], 400, None, '4 shapes of json are left out, as they are no'),
     ),
 }
 
