@@ -116,3 +116,38 @@ def test_a_wider_network_of_its_own_kind_does_not_fit():
     wide = build(dict(HYBRID, mlp_ratios=(4, 4, 4, 4)))
     report = load_weights(build(), wide.state_dict())
     assert len(report.mismatched) == 5 * sum(HYBRID['depths'])
+
+
+def kept_maps(call, x, model):
+    """Return the bytes that a call keeps for its backward, over those of `x`.
+
+    Parameters do not count.
+    """
+    sizes, own = {}, {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def keep(t):
+        storage = t.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes(), t  # alive, so addresses differ
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        call(x)
+    kept = sum(size for where, (size, _) in sizes.items() if where not in own)
+    return kept / x.untyped_storage().nbytes()
+
+
+@pytest.mark.parametrize('stage, maps', [(0, 13), (2, 12)], ids=['conv', 'attention'])
+def test_a_block_keeps_no_outputs_of_norms_and_activations(stage, maps):
+    """Blocks keep maps of C channels, beside little of any width.
+
+    These are the inputs of two norms and of the position embedding, and four of the
+    MLP, before its depthwise convolution and after it. A convolution block keeps six
+    more around its activation, attention q, k, v, the input of its norm, and patterns.
+    """
+    model = build(img_size=128, backend='torch').train()
+    block = model.stages[stage].blocks[0]
+    side, channels = 32 >> stage, model.level_channels[stage]
+    x = torch.randn(1, side, side, channels, requires_grad=True)
+    assert kept_maps(block, x, model) < maps + 1
+    model.with_cp = True
+    assert kept_maps(lambda x: model.run(block, x), x, model) == 1

@@ -24,7 +24,8 @@ from mmattn.models.layers import (
     PointwiseMlp,
     grid_of,
 )
-from mmattn.models.layers.strips import checkpoint_act, convolve_by_strips
+from mmattn.models.layers.strips import convolve_by_strips
+from mmattn.ops.common.recompute import recomputed
 from mmattn.registry import MODELS
 from mmattn.weights.layouts import layouts
 
@@ -64,7 +65,7 @@ class ResidualConvMlp(nn.Module):
         return convolve_by_strips(
             self.fc1,
             self.dwconv,
-            lambda x: checkpoint_act(self.act, self.fc2, x),
+            lambda x: self.fc2(recomputed(self.act, x)),
             x,
         )
 

@@ -35,6 +35,7 @@ from mmattn.models.layers import (
     init_linear_and_conv,
     init_stem_bias,
 )
+from mmattn.ops.common.recompute import recomputed
 from mmattn.registry import MODELS
 
 from .base_backbone import BaseBackbone
@@ -71,8 +72,8 @@ class LiSABlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.position is not None:
             x = self.position(x)
-        x = x + self.drop_path(self.attn(self.norm1(x)))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+        x = x + self.drop_path(self.attn(recomputed(self.norm1, x)))
+        return x + self.drop_path(self.mlp(recomputed(self.norm2, x)))
 
 
 @MODELS.register_module()

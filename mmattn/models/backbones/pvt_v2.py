@@ -36,7 +36,8 @@ from mmattn.models.layers import (
     init_linear_and_conv,
     init_stem_bias,
 )
-from mmattn.models.layers.strips import checkpoint_act, convolve_by_strips
+from mmattn.models.layers.strips import convolve_by_strips
+from mmattn.ops.common.recompute import recomputed
 from mmattn.registry import MODELS
 from mmattn.weights.layouts.pvt import (
     convert_known_layouts,
@@ -116,7 +117,7 @@ class ConvMlp(nn.Module):
         return convolve_by_strips(
             lambda x: self.relu(self.fc1(x)),
             self.dwconv,
-            lambda x: checkpoint_act(self.act, self.fc2, x),
+            lambda x: self.fc2(recomputed(self.act, x)),
             x,
         )
 

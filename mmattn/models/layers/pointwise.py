@@ -6,9 +6,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from mmattn.ops import pointwise_linear
 from mmattn.ops.common.derivatives import runs_eagerly
+from mmattn.ops.common.recompute import recomputed
 from mmattn.ops.common.star_relu import has_kernel
 
-from .strips import checkpoint_act, pointwise_by_strips
+from .strips import pointwise_by_strips
 
 PIECE = 1 << 17  # elements of a map in half precision whose float32 stays in the cache
 
@@ -39,7 +40,7 @@ class PointwiseMlp(nn.Module):
         return pointwise_by_strips(self._apply_layers, x, self.fc1.out_features)
 
     def _apply_layers(self, x: Tensor) -> Tensor:
-        return checkpoint_act(self.act, self.fc2, self.fc1(x))
+        return self.fc2(recomputed(self.act, self.fc1(x)))
 
 
 class _StarReLU(torch.autograd.Function):

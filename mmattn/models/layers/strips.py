@@ -7,8 +7,7 @@ system for, and the next layer reads it from there. A strip's stays in the cache
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
 
 from mmattn.ops.common.chunks import slices
 from mmattn.ops.common.derivatives import runs_eagerly
@@ -71,20 +70,6 @@ def convolve_by_strips(
             out[images, first:last] = after(conv(maps, padded=True))
             kept, first = maps[:, maps.shape[1] - 2 * reach :], last
     return out
-
-
-def checkpoint_act(act: nn.Module, layer: nn.Module, x: Tensor) -> Tensor:
-    """Return `layer(act(x))`, whose backward computes `act(x)` again.
-
-    Autograd would keep `x` for the activation and `act(x)` for the layer: two hidden
-    maps. The backward does not run the layer again, as it stops at the layer's input.
-    Compilers decide themselves what they keep.
-    """
-    if not x.requires_grad or not torch.is_grad_enabled() or not runs_eagerly(x):
-        return layer(act(x))
-    return checkpoint(
-        lambda x: layer(act(x)), x, use_reentrant=False, preserve_rng_state=False
-    )
 
 
 def may_split(x: Tensor) -> bool:

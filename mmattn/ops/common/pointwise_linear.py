@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .chunks import slices
 from .derivatives import runs_eagerly
 from .graph_nodes import GraphNode, takes_nodes
-from .precision import cast_layer
+from .precision import cast_layer, cast_under_autocast, compute_dtype
+from .recompute import source_of
 
 # The convolution is faster from this many tokens and multiplications on. It reorders
 # its weight, and in the backward its gradient too, at the same cost for few tokens.
@@ -19,6 +21,7 @@ LEAST = {
     'training': dict(tokens=512, tokens_on_one_thread=768, multiplications=4e7),
 }
 MIN_IMAGES = 16  # oneDNN runs a convolution on one thread only if it has as many
+STRIP = 1 << 21  # elements of a map that the backward computes again at a time
 # Stride, padding, dilation, whether transposed, output padding and groups.
 CONVOLUTION = (1, 1), (0, 0), (1, 1), False, (0, 0), 1
 
@@ -41,6 +44,11 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Returns:
         Shape (..., C_out).
     """
+    recipe, *source = source_of(x, weight, bias)
+    if recipe is not None:
+        if x.dtype != torch.float64:
+            x, weight, bias = cast_under_autocast(x, weight, bias)
+        return _Recomputing.apply(x, weight, bias, recipe, *source)
     if not _may_convolve(x, weight):
         return F.linear(*cast_layer(x, weight, bias))
     trains = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
@@ -51,10 +59,36 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     return _multiply(x, weight, bias, trains)
 
 
+class _Recomputing(torch.autograd.Function):
+    """Linear layer whose backward computes its input again."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None, recipe, *source):
+        ctx.recipe = recipe
+        ctx.save_for_backward(weight, *source)
+        return _multiply(x, weight, bias, True)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        weight, x, *parameters = ctx.saved_tensors
+        needed = [ctx.needs_input_grad[0], False, ctx.needs_input_grad[2]]
+        dx, _, dbias = _gradients(grad, x, weight, True, needed)
+        dweight = torch.zeros_like(weight, dtype=compute_dtype(weight.dtype))
+        rows, tokens, step = grad.flatten(0, -2), x.flatten(0, -2), MIN_IMAGES
+        strip = STRIP if x.device.type == 'cpu' else x.numel()
+        for part in slices(-(-len(rows) // step), step * x.shape[-1], strip):
+            part = slice(step * part.start, step * part.stop)
+            hidden = ctx.recipe(tokens[part], *parameters).to(grad.dtype)
+            needed = [False, True, False]
+            dweight += _gradients(rows[part], hidden, weight, True, needed)[1]
+        dweight = dweight.to(weight.dtype)
+        return dx, dweight, dbias, None, None, *[None] * len(parameters)
+
+
 def _may_convolve(x: Tensor, weight: Tensor) -> bool:
     return (
         NARROW_BLAS
-        and x.dtype == torch.float32
+        and x.dtype == weight.dtype == torch.float32
         and type(weight) in (Tensor, nn.Parameter)  # others may be quantized
         and x.device.type == 'cpu'
         and not torch.is_autocast_enabled('cpu')
@@ -101,6 +135,8 @@ def _image_shape(
     Returns:
         None where `F.linear` is not slower.
     """
+    if not _may_convolve(x, weight):
+        return None
     num_tokens, one_thread = x.shape[:-1].numel(), torch.get_num_threads() == 1
     least = LEAST['training' if trains else 'inference']
     if num_tokens < least['tokens_on_one_thread' if one_thread else 'tokens']:

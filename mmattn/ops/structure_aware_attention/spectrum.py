@@ -159,7 +159,9 @@ def resize_half_spectrum(half: Tensor, grid: Sequence[int]) -> Tensor:
         return _along_grid(half, matrices)
     parts = torch.stack([half.real, half.imag])  # complex products take twice as long
     with without_autocast(parts):
-        return torch.complex(*_along_grid(parts, matrices))
+        real, imag = _along_grid(parts, matrices)
+        # `torch.complex` would keep both for its backward.
+        return torch.view_as_complex(torch.stack([real, imag], -1))
 
 
 def _mirror(half: Tensor, grid: tuple[int, ...]) -> Tensor:

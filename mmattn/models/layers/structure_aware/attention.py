@@ -10,6 +10,7 @@ from mmattn.errors import UserError, check_choice
 from mmattn.ops import circular_kernel_spectrum, structure_aware_attention
 from mmattn.ops.common.exporting import is_exporting
 from mmattn.ops.common.precision import compute_dtype
+from mmattn.ops.common.recompute import recomputed
 from mmattn.ops.structure_aware_attention import (
     RESIZES,
     hermitian_part,
@@ -167,7 +168,7 @@ class StructureAwareAttention(nn.Module):
         out = structure_aware_attention(
             q, k, v, w_a, w_b, self.bias, grid=grid, backend=self.backend
         )  # (B, N, M, D)
-        return self.proj(self.norm(out.reshape(B, *sides, C)))
+        return self.proj(recomputed(self.norm, out.reshape(B, *sides, C)))
 
     def kernels(self, grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Return the kernels on `grid`, without complex numbers on the way."""
