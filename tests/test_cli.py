@@ -76,9 +76,8 @@ def test_help_is_fast_and_light():
     assert min(times) < MAX_SECONDS
 
 
-@pytest.mark.parametrize(
-    'tool', ['train', pytest.param('test', marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('tool', ['train', 'test'])
 def test_command_and_tool_run_the_same_function(run, tool):
     path = ROOT / f'tools/{tool}.py'
     done = subprocess.run(

@@ -61,17 +61,19 @@ def network(path) -> str:
     return re.split(r'_(?:x*[bilmnst]\d*|\d+e)_', path.stem)[0]
 
 
-def smallest_are_fast(kind):
-    """Parametrize over configs; all but the smallest of each kind are slow."""
+def smallest_are_fast():
+    """Parametrize over configs; a small one of each method and network is fast."""
     seen, rows = set(), []
     for path in sorted(LEAVES, key=size):
-        marks = pytest.mark.slow if kind(path) in seen else ()
-        rows.append(pytest.param(config_id(path), marks=marks))
-        seen.add(kind(path))
+        new = {path.parent, network(path)} - seen
+        rows.append(
+            pytest.param(config_id(path), marks=() if new else pytest.mark.slow)
+        )
+        seen |= new
     return pytest.mark.parametrize('name', rows)
 
 
-@smallest_are_fast(lambda path: (path.parent, network(path)))
+@smallest_are_fast()
 def test_config_builds(name):
     cfg = load(name)
     model = build(cfg)
@@ -80,12 +82,7 @@ def test_config_builds(name):
         assert parameters == ENTRIES[name]['Metadata']['Parameters']
     if cfg.optim_wrapper.type == 'OptimWrapper':  # DeepSpeed is not installed
         check_optimizer(cfg, model)
-
-
-@smallest_are_fast(lambda path: path.parent)
-def test_maps_fit(name):
-    cfg = load(name)
-    check_maps(cfg.model, build(cfg))
+    check_maps(cfg.model, model)
 
 
 @pytest.mark.parametrize('name', [config_id(path) for path in LEAVES])

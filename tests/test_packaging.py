@@ -42,6 +42,7 @@ def test_wheel_carries_mim_and_package_data(wheel):
     assert not suffixes & {'.so', '.cpp', '.cu', '.cuh', '.h', '.inl'}
 
 
+@pytest.mark.slow
 def test_sdist_carries_what_a_wheel_is_built_from(tmp_path):
     sdist = build('sdist', tmp_path)
     with tarfile.open(sdist) as archive:

@@ -80,20 +80,21 @@ def choose_classes(
     return list(wanted or names)
 
 
-def unseen(splits: dict[str, list[Picture]], classes: Sequence[str]) -> str | None:
-    """Return a warning that names the classes of which training has no object."""
-    seen = {
-        name: {label for picture in found for label in picture.labels}
-        for name, found in splits.items()
-    }
-    train = seen.pop('train')
-    missing = [classes[label] for label in sorted(set().union(*seen.values()) - train)]
-    if not missing:
+def unseen(splits: dict[str, set[str]]) -> str | None:
+    """Return a warning about classes that training has none of, or None.
+
+    Args:
+        splits: names of the classes that each split has something of.
+    """
+    missing = {split: found - splits['train'] for split, found in splits.items()}
+    if not any(missing.values()):
         return None
+    names = sorted(set().union(*missing.values()))
     return (
-        f'{" or ".join(seen)} has objects of {", ".join(missing)}, of which train has '
-        'none: --merge makes one class of several, --val-images divides the '
-        'images otherwise, and --classes leaves classes out'
+        f'train has nothing of {", ".join(names)}, unlike '
+        f'{" and ".join(filter(missing.get, missing))}: --merge makes one class of '
+        'several, --val-images divides the images otherwise, and --classes, or '
+        '--ignore for label maps, leaves classes out'
     )
 
 

@@ -82,6 +82,11 @@ def divide(items: dict[str, list], args: argparse.Namespace) -> dict[str, list]:
     return splits
 
 
+def warn_of_unseen(splits: dict[str, set[str]]) -> None:
+    if warning := unseen(splits):
+        print(f'warning: {warning}', file=sys.stderr)
+
+
 def read(
     args: argparse.Namespace,
 ) -> tuple[dict[str, list[own_data.Picture]], list[str]]:
@@ -147,8 +152,12 @@ def convert_objects(args: argparse.Namespace) -> own_config.Written:
     tiling = tiling_of(args)
     pictures, classes = read(args)
     whole = divide(pictures, args)
-    if warning := unseen(whole, classes):
-        print(f'warning: {warning}', file=sys.stderr)
+    warn_of_unseen(
+        {
+            name: {classes[label] for picture in found for label in picture.labels}
+            for name, found in whole.items()
+        }
+    )
     splits = whole
     if tiling is not None:
         splits = cut_all_but_tests(
@@ -246,7 +255,15 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
         )
 
     def write(folder: Path) -> dict:
-        return write_label_maps(splits, legend, folder)
+        counts = write_label_maps(splits, legend, folder)
+        warn_of_unseen(
+            {
+                name: {label for label, share in count['shares'].items() if share}
+                for name, count in counts.items()
+                if name != WHOLE
+            }
+        )
+        return counts
 
     build(write, args.out, options(args), force=args.force)
     return own_config.segmentation(
@@ -271,6 +288,9 @@ def convert_folders(args: argparse.Namespace) -> own_config.Written:
     items = read_folders(args)
     check_classes(sorted({each.folder for found in items.values() for each in found}))
     splits = divide(items, args)
+    warn_of_unseen(
+        {name: {each.folder for each in found} for name, found in splits.items()}
+    )
 
     def write(folder: Path) -> dict:
         return write_folders(splits, folder)

@@ -120,7 +120,9 @@ def matching(
         ValueError: an image has no mask, or a mask no image.
     """
     masks = image_files(folder)
+    hint = 'the suffix and what all names share'
     if set(masks.values()) & set(images.values()):
+        hint += '. Pass the folder of masks after that of images if they have two'
         for name in [name for name in images if name.lower().endswith(MASK_ENDS)]:
             del images[name]
         masks = {name: path for name, path in masks.items() if name not in images}
@@ -138,7 +140,7 @@ def matching(
         if missing:
             raise UserError(
                 f'{folder}: {some(len(missing), missing, kind)}; an image and its mask '
-                'have the same name, apart from the suffix and what all names share'
+                f'have the same name, apart from {hint}'
             )
     return {name: masks[name] for name in images}
 

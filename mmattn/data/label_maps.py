@@ -16,6 +16,7 @@ from ..images import read_image, read_labels
 from .image_files import image_files, image_size, matching
 from .layouts import Part
 from .windows import Window, write_image
+from .yolo_yaml import read_lines
 
 IGNORED = 255  # the label that losses and metrics of segmentation ignore
 # Cityscapes has several maps of an image.
@@ -79,8 +80,8 @@ def from_label_maps(part: Part) -> list[LabelMap]:
 def read_legend(parts: Sequence[Part]) -> tuple[list[str], list[int] | None] | None:
     """Return the classes that a file beside label maps names, and their colors.
 
-    Roboflow writes `_classes.csv`, CVAT `labelmap.txt`, and CamVid has
-    `class_dict.csv`. Returns None without such a file.
+    Roboflow writes `_classes.csv`, CVAT `labelmap.txt`, LabelMe `class_names.txt`, and
+    CamVid has `class_dict.csv`. Returns None without such a file.
     """
     folders = {p for part in parts for p in (part.images, part.annotations)}
     folders |= {folder.parent for folder in folders}
@@ -111,6 +112,10 @@ def _of_colors(file: Path) -> tuple[list[str], list[int]]:
     return [name for name, _ in rows], [_number(color) for _, color in rows]
 
 
+def _of_lines(file: Path) -> tuple[list[str], None]:
+    return [line.strip() for line in read_lines(file) if line.strip()], None
+
+
 def _of_cvat(file: Path) -> tuple[list[str], list[int]]:
     rows = [row for row in _cells(file, ':') if not row[0].startswith('#')]
     return [row[0] for row in rows], [_number(row[1].split(',')) for row in rows]
@@ -120,6 +125,7 @@ LEGENDS = {
     '_classes.csv': _of_numbers,
     'class_dict.csv': _of_colors,
     'labelmap.txt': _of_cvat,
+    'class_names.txt': _of_lines,
 }
 
 
@@ -150,7 +156,10 @@ def read_mask(path: Path, size: tuple[int, int], colors: bool = False) -> np.nda
 
 
 def question_about_255(pixels: Sequence[int], classes: Sequence[str]) -> str | None:
-    """Return what to ask where 255 covers much and a class has no pixel.
+    """Return what to ask where 255 covers much and may be the class without a pixel.
+
+    It is not asked where several classes have pixels and several have none, as in a few
+    images of many classes.
 
     Args:
         pixels: of each number from 0 to 255.
@@ -158,11 +167,13 @@ def question_about_255(pixels: Sequence[int], classes: Sequence[str]) -> str | N
     """
     absent = [name for name, count in zip(classes, pixels, strict=False) if not count]
     share = pixels[IGNORED] / max(sum(pixels), 1)
-    if not absent or share <= MUCH:
+    may_be_one = len(absent) == 1 or absent and len(classes) - len(absent) < 2
+    if not may_be_one or share <= MUCH:
         return None
+    have = 'has' if len(absent) == 1 else 'have'
     return (
         f'255 covers {share:.1%} of the pixels and is ignored, while '
-        f'{", ".join(absent)} has no pixel. Is 255 a class? If it is, pass `mmattn '
+        f'{", ".join(absent)} {have} no pixel. Is 255 a class? If it is, pass `mmattn '
         "data convert labels` the gray of each class (--palette '#000000' '#ffffff'); "
         'if it is not, pass --ignore 255'
     )

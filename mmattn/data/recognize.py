@@ -22,7 +22,11 @@ from .layouts.names import split_of
 from .layouts.yolo import find_yaml
 
 SPLITS = 'train', 'val'
-FEW = 6  # files of COCO, at most, for a pair or a triple of several kinds
+HEAD = 1 << 16  # characters of a JSON file in which LabelMe's `shapes` begin
+STARTS = {  # of the names of folders that make a format
+    'masks': ('mask',),
+    'labels': ('label', 'annot', 'segmentationclass', 'ground'),
+}
 KINDS = """\
 {data} is none of the layouts that are recognized:
   a folder that `mmattn data convert` wrote, or a config (.py)
@@ -135,7 +139,8 @@ def _label_maps(
 
 def format_of(data: Path) -> str | None:
     """Return the format of `mmattn data convert` that a folder has, None for none."""
-    found, folders, pictures, texts, names = Counter(), set(), [], set(), set()
+    found, folders, pictures, jsons = Counter(), set(), [], []
+    texts, names = set(), set()
     for folder, _, files in os.walk(data, followlinks=True):
         name = Path(folder).name.lower()
         names.update(files)
@@ -147,23 +152,22 @@ def format_of(data: Path) -> str | None:
                 pictures.append(file.stem)
             elif suffix == '.txt':
                 texts.add(file.stem)
+            elif suffix == '.json':
+                jsons.append(Path(folder, file))
     texts = len(texts.intersection(pictures))
-    if texts and (find_yaml(data) or texts > found['.xml'] and not found['.json']):
+    if texts and (find_yaml(data) or texts > found['.xml'] and not jsons):
         return 'yolo'
     if 4 * found['.xml'] > len(pictures):  # masks may be pictures, too
         return 'voc'
-    if found['.json'] > FEW and 2 * found['.json'] > len(pictures):
-        return 'labelme'
-    if found['.json']:
-        return 'coco'
+    if jsons:
+        with jsons[0].open(encoding='utf-8', errors='replace') as file:
+            return 'labelme' if '"shapes"' in file.read(HEAD) else 'coco'
     are_masks = any(stem.lower().endswith(MASK_ENDS) for stem in pictures)
     if are_masks and not names.isdisjoint(LEGENDS):
         return 'labels'
-    for name in folders:
-        if name.startswith('mask'):
-            return 'masks'
-        if name.startswith(('label', 'annot')):
-            return 'labels'
+    for kind, starts in STARTS.items():
+        if any(name.startswith(starts) for name in folders):
+            return kind
     classes = [name for name in folders if split_of(name) is None]
     if found['.csv'] and len(classes) < 2:
         return 'csv'

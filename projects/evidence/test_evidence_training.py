@@ -158,6 +158,7 @@ def test_linear_layers_are_drawn_by_their_channels_to_be_trained():
     assert weights[0].std() < 0.03 < 0.1 < weights[1].std()
 
 
+@pytest.mark.slow
 def test_a_row_is_learned(data, tmp_path):
     options = BACKBONE | dict(drop_path_rate=0.0)
     options |= dict(arch=dict(embed_dims=16, depth=1, num_heads=2))

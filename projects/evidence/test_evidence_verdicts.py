@@ -81,6 +81,7 @@ def test_verdicts_follow_the_corrected_values():
     assert decide([p(0.015, 1), none]) == [UNDECIDED, NOT_RUN]
 
 
+@pytest.mark.slow
 def test_wrong_verdicts_are_rare_in_all_looks():
     """Three comparisons, without a difference or with one of the margin."""
     rng = np.random.default_rng(0)
@@ -118,6 +119,7 @@ def test_the_residual_of_two_networks_is_that_of_their_differences():
     assert residual([[2, 1, 3], [2, 5, 5]]) == (pytest.approx(2**0.5), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('deviation', [0.3, 0.5])
 def test_power_is_the_share_of_draws_that_are_decided(deviation):
     """Compare two of six networks, whose noise is known by all six."""

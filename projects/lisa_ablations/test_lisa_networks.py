@@ -69,6 +69,7 @@ test_wrong_arguments = refuses(
 )
 
 
+@pytest.mark.slow
 def test_tables_that_require_gradients_in_onnx_runtime():
     torch.manual_seed(0)
     layer = SelfAttention(8, 2, (6, 5), tables=2).eval()

@@ -214,6 +214,7 @@ def test_interval_is_that_of_the_times(tmp_path):
     assert abs((high - low) / 100 - 2 * 1.96 / 3 / 40**0.5) < 0.02
 
 
+@pytest.mark.slow
 def test_errors_of_a_run_name_the_video(folder, tmp_path):
     cfg = shrunk('lisanet_hybrid_p_playback_speed', folder[0], tmp_path)
     (tmp_path / 'train.txt').write_text('broken.mkv 0\n' * 2)
@@ -226,6 +227,7 @@ def test_errors_of_a_run_name_the_video(folder, tmp_path):
         RUNNERS.build(cfg).train()
 
 
+@pytest.mark.slow
 def test_run_starts_from_an_image_network(folder, tmp_path):
     image = LiSANet(ARCH, img_size=64)
     state = {f'backbone.{name}': value for name, value in image.state_dict().items()}
@@ -243,6 +245,7 @@ def test_run_starts_from_an_image_network(folder, tmp_path):
     assert torch.allclose(stem, expected.expand_as(stem))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', NAMES)
 def test_configs_build(name, tmp_path):
     """Models take what the pipelines make of a video."""

@@ -135,6 +135,7 @@ def test_attention_over_time_and_space_is_a_sum_over_all_pairs(grid):
         assert_close('out', attention_by_loops(layer, x), layer(x[None])[0])
 
 
+@pytest.mark.slow
 def test_gradients_of_the_attention():
     layer = randomized(StructureAwareAttention(4, 2, (3, 2, 2), patterns=2))
     names = [name for name, _ in layer.named_parameters()]

@@ -151,12 +151,26 @@ FOLDERS = [  # as Roboflow, labelImg, CVAT and people on GitHub write them
     ('csv', 'train/a.jpg train/_annotations.csv valid/b.jpg valid/_annotations.csv'),
     ('csv', 'train/a.jpg train/_classes.csv'),  # of classes, no legend of maps
     ('labels', 'train/a.jpg train/a_mask.png train/_classes.csv'),
+    ('labels', 'JPEGImages/a.jpg SegmentationClass/a.png class_names.txt'),
+    ('labels', 'Training_Images/a.jpg Ground_Truth/a.png'),
+    ('masks', 'images/a.png masks/a.png labels/a.png'),
     ('yolo', 'a.jpg a.txt b.jpg _darknet.labels'),
     ('voc', 'JPEGImages/a.jpg Annotations/a.xml labels/a.txt ImageSets/train.txt'),
     ('coco', 'train/a.jpg train/a.txt train/_annotations.coco.json README.txt'),
     ('classes', 'train/cat/a.jpg train/dog/b.jpg README.txt'),
     (None, 'train/a.jpg valid/b.jpg'),
 ]
+
+
+@pytest.mark.parametrize(
+    ('content', 'kind'),
+    [('{"version": "5", "shapes": []}', 'labelme'), ('{"images": []}', 'coco')],
+)
+def test_a_json_of_labelme_has_shapes(tmp_path, content, kind):
+    for name in 'ab':
+        (tmp_path / f'{name}.jpg').touch()
+        (tmp_path / f'{name}.json').write_text(content)
+    assert format_of(tmp_path) == kind
 
 
 @pytest.mark.parametrize('kind, names', FOLDERS)

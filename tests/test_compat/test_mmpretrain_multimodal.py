@@ -25,10 +25,8 @@ def test_only_unsuitable_versions_are_turned_down(version, multimodal, monkeypat
 
 
 @pytest.mark.skipif(not UNSUITABLE, reason='transformers fits mmpretrain')
-@pytest.mark.parametrize(
-    'order',
-    ['mmpretrain, mmattn', pytest.param('mmattn, mmpretrain', marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('order', ['mmpretrain, mmattn', 'mmattn, mmpretrain'])
 def test_the_order_of_imports_does_not_matter(order):
     """Import the package, not its models: later imports see the correction."""
     code = (

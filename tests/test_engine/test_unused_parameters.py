@@ -24,7 +24,7 @@ def process_group(monkeypatch):
     distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize('name', [RETINANET, FCN])
+@pytest.mark.parametrize('name', [RETINANET, pytest.param(FCN, marks=pytest.mark.slow)])
 def test_the_norm_of_an_unread_map_is_frozen(process_group, tmp_path, name):
     runner = runner_of(name, tmp_path)
     runner.train()

@@ -124,6 +124,10 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA de
 on_gpu = [pytest.mark.gpu, needs_gpu]
 
 
+# Their small calls are executed as compiled, in test_executed_kernels.
+INTERPRETED_SLOWLY = 'landmark_attention', 'structure_aware_attention'
+
+
 def kernels(forms: bool = True, interpreter: Sequence | None = None) -> list:
     """Return parameters: every case on every kernel.
 
@@ -146,7 +150,8 @@ def kernels(forms: bool = True, interpreter: Sequence | None = None) -> list:
         if not case.repeats and 'triton' in backends_of(case.operator):
             rows.append((name, case, 'triton', 'cuda', on_gpu))
             if interpreter is not None:
-                rows.append((name, case, 'triton', 'cpu', interpreter))
+                slow = [pytest.mark.slow] * (case.operator in INTERPRETED_SLOWLY)
+                rows.append((name, case, 'triton', 'cpu', [*interpreter, *slow]))
     return [
         pytest.param(*row, id=f'{name}, {row[1]}, {row[2]}', marks=marks)
         for name, *row, marks in rows

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ from mmattn.data import convert
 
 
 def save_images(*names: str):
+    """Write an image of a color of its own for each name."""
     for name in names:
         Path('images', name).parent.mkdir(parents=True, exist_ok=True)
-        Image.new('RGB', (96, 64)).save(Path('images', name))
+        color = tuple(zlib.crc32(name.encode()).to_bytes(4)[:3])
+        Image.new('RGB', (96, 64), color).save(Path('images', name))
 
 
 def coco(*changes: dict, names=tuple(f'{i}.png' for i in range(5)), **everywhere):

@@ -30,7 +30,8 @@ def test_folders_of_classes(capsys):
         *('train/cat/1.jpg', 'train/cat/2.jpg', 'train/dog/1.jpg', 'train/log/1.jpg'),
         *('val/cat/3.jpg', 'val/dog/2.jpg'),
     ]
-    assert 'r/val has no image of log' in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert 'r/val has no image of log' in err and 'nothing of' not in err
     path = 'data/classifier_ivit_n_set.py'
     cfg = Config.fromfile(path)
     assert cfg.metainfo.classes == ('cat', 'dog', 'log') and cfg.size == 64
@@ -40,6 +41,8 @@ def test_folders_of_classes(capsys):
     run('classes', 'r', *merge)
     files = [str(p.relative_to('data/set')) for p in Path('data/set').rglob('*.jpg')]
     assert len(files) == 6 and 'test/animal/dog/9.jpg' in files
+    run('classes', 'r', '--val-images', 'dog*')
+    assert 'train has nothing of dog, unlike val and test' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

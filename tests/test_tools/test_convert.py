@@ -160,6 +160,17 @@ def test_label_maps(here):
     assert cfg.default_hooks.checkpoint.save_best == 'mIoU'
 
 
+def test_label_maps_whose_training_lacks_a_class(here, capsys):
+    cv2.imwrite('masks/0.png', draw([(5, 10, 30, 20, 1), (5, 40, 9, 9, 2)]))
+    for index in range(1, 5):
+        cv2.imwrite(f'masks/{index}.png', draw([(5, 10, 30, 20, 1)]))
+    args = ['labels', 'images', 'masks', '--classes', *'abcd', '--val-images']
+    run(*args, '0.png', '--tile', '30')
+    assert 'train has nothing of c, unlike val:' in capsys.readouterr().err
+    run(*args, '1.png', '--force')
+    assert 'nothing of' not in capsys.readouterr().err
+
+
 def classes_of_maps() -> set[int]:
     paths = Path('data/cells/labels').glob('*/*.png')
     return {n for path in paths for n in np.unique(cv2.imread(str(path), -1)).tolist()}
@@ -211,6 +222,23 @@ def test_black_and_white_label_maps_ask_whether_255_is_a_class(here, capsys):
     assert classes_of_maps() == {0, 255}
     assert not check.main(['data/upernet_ivit_n_cells.py', '--decode'])
     assert 'warning: train_dataloader.dataset: 255 covers' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('drawn', 'classes', 'asked'),
+    [((), 'a b c', True), ((1,), 'a b c', True), ((1,), 'a b c d e', False)],
+)
+def test_255_may_be_the_one_class_without_a_pixel(here, drawn, classes, asked):
+    for index in range(5):
+        boxes = [(5, 10, 30, 20, 255), *((0, 0, 5, 5, number) for number in drawn)]
+        cv2.imwrite(f'masks/{index}.png', draw(boxes))
+    args = ['labels', 'images', 'masks', '--classes', *classes.split()]
+    if asked:
+        with pytest.raises(UserError, match='Is 255 a class'):
+            run(*args)
+    else:
+        run(*args)
+        assert classes_of_maps() == {0, 1, 255}
 
 
 BAD = {  # the arguments, the error, and what is done to the data before

@@ -52,6 +52,10 @@ REFUSED = {  # what writes the annotations, and the error
     'width': (write_coco, image(width=64, height=96), '96 x 64 pixels (height x width'),
     'same-id': (write_coco, image(id=0), 'image 0 is listed twice, the second time as'),
     'no-file': (write_coco, image(file_name='7.png'), 'must be a file in images'),
+    'other-folder': (
+        *(write_coco, image(file_name='image/1.png')),
+        "must be a file in images, got 'image/1.png'",
+    ),
     'climbs': (write_coco, image(file_name='..\\1.png'), '"file_name" must lie inside'),
     'no-name': (write_coco, image(file_name=None), '"file_name" must be text'),
     'no-image-id': (write_coco, coco(image_id=None), 'annotation 1: has no image_id'),
@@ -239,9 +243,14 @@ READ = {  # what writes annotations; box, area, outline of the first; what is sa
         *(shape('rectangle', [50, 10], [60, 30], group_id=1), [10, 10, 50, 20], 410),
         *([[10, 10, 30, 10, 30, 30], [50, 10, 60, 10, 60, 30, 50, 30]], 'masks'),
     ),
+    'labelme-ignore': (
+        *(write_labelme, shape('rectangle', [10, 5], [30, 25])),
+        *(shape('rectangle', [9, 9], [20, 20], label='__ignore__'), [10, 5, 20, 20]),
+        *(400, None, 'they are no objects or have no area: 4 of __ignore__'),
+    ),
     'labelme-lines': (
         *(write_labelme, shape('rectangle', [10, 5], [30, 25]), shape('line', [1, 1])),
-        *([10, 5, 20, 20], 400, None, '4 shapes of json are left out, as they have no'),
+        *([10, 5, 20, 20], 400, None, '4 shapes of json are left out, as they are no'),
     ),
 }
 
@@ -302,6 +311,17 @@ def test_images_of_one_name_stay_apart():
     ]
     content = json.loads(Path('data/cells/annotations/instances_val.json').read_text())
     assert [each['file_name'] for each in content['images']] == names[3:]
+
+
+@pytest.mark.parametrize('given', [['images', 'a.json'], ['.']])
+@pytest.mark.parametrize('folders', ['images', '{here}/images'])
+def test_names_in_a_json_may_begin_with_the_folder_of_images(given, here, folders):
+    """As LabelMe's and Label Studio's exports do."""
+    folders = folders.format(here=here.name)
+    write_coco(coco(names=[f'{folders}/{index}.png' for index in range(5)]))
+    run(['coco', *given])
+    written = {path.name for path in Path('data/cells').glob('*/*.png')}
+    assert written == {f'{index}.png' for index in range(5)}
 
 
 def test_a_file_under_two_ids_is_one_picture_and_a_note(capsys):

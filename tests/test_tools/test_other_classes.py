@@ -51,7 +51,10 @@ def other(work, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize('task', LAST)
+@pytest.mark.parametrize(
+    'task',
+    ['detector', 'classifier', pytest.param('segmentor', marks=pytest.mark.slow)],
+)
 def test_everything_but_the_last_layers_is_kept(work, tool, other, capsys, task):
     path, weights = other(task)
     runners = []

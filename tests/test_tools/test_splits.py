@@ -297,19 +297,24 @@ def test_splits_of_label_maps(kind, capsys):
 LEGENDS = {
     'labelmap.txt': '# label:color_rgb:parts:actions\nsky:0,0,0::\nroad:128,0,0::\n',
     'class_dict.csv': 'name,r,g,b\nsky,0,0,0\nroad,128,0,0\n',
+    'class_names.txt': 'sky\nroad\n',  # of numbers, beside arrays of NumPy
 }
 
 
 @pytest.mark.parametrize('name', LEGENDS)
 def test_names_and_colors_of_a_file_beside_label_maps(name):
-    """As CVAT and CamVid write them; the folder of XML files is not one of maps."""
+    """As CVAT, CamVid and LabelMe write them; the folder of XML files has no maps."""
     for image in 'abcde':
         save(f'r/JPEGImages/{image}.jpg')
         write(XML, f'r/Annotations/{image}.xml')
         colors = np.zeros((*SIZE[::-1], 3), np.uint8)
         colors[9:] = 128, 0, 0
-        Path('r/SegmentationClass').mkdir(exist_ok=True)
-        Image.fromarray(colors).save(f'r/SegmentationClass/{image}.png')
+        folder = Path('r/SegmentationClass')
+        if name == 'class_names.txt':
+            write('', f'{folder}/{image}.npy')
+            folder, colors = Path(f'{folder}PNG'), colors[..., 0] // 128
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(colors).save(folder / f'{image}.png')
     write('a\nb\nc\nd\ne', 'r/ImageSets/Segmentation/default.txt')
     write(LEGENDS[name], f'r/{name}')
     run('labels', 'r')
@@ -360,6 +365,21 @@ def test_equal_names_where_each_split_numbers_its_images(train, val, warned, cap
         write(coco_json(names), f'r/{split}/_annotations.coco.json')
     run('coco', 'r')
     assert ('2 images of the same name' in capsys.readouterr().err) == warned
+
+
+@pytest.mark.parametrize('seed', ['0', '1', '2'])
+def test_copies_of_an_image_stay_in_one_split(seed, capsys):
+    """Copies are files of the same bytes, and what Roboflow makes of an image."""
+    names = 'a a1 a2 b_jpg.rf.01 b_jpg.rf.02 b1 c d'
+    save(*(f'r/images/{name}.jpg' for name in names.split()))
+    for copy, name in (('a1', 'a'), ('a2', 'a'), ('b1', 'b_jpg.rf.02')):
+        content = Path(f'r/images/{name}.jpg').read_bytes()
+        Path(f'r/images/{copy}.jpg').write_bytes(content)
+    write(coco_json(names), 'r/a.json')
+    found = convert('coco', 'r', '--val', '0.3', '--seed', seed)
+    splits = [{name[0] for name in found[split]} for split in ('train', 'val')]
+    assert splits[0].isdisjoint(splits[1]) and splits[0] | splits[1] == {*'abcd'}
+    assert 'looks too good' not in capsys.readouterr().err
 
 
 def test_hidden_files_are_no_data():

@@ -46,12 +46,10 @@ run_main(main)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('kind', 'message', 'tracebacks'),
-    [
-        ('user', 'fail: arch must be tiny', 0),
-        pytest.param('program', "'int' has no len()", 1, marks=pytest.mark.slow),
-    ],
+    [('user', 'fail: arch must be tiny', 0), ('program', "'int' has no len()", 1)],
 )
 def test_processes_that_fail_give_one_message(tmp_path, kind, message, tracebacks):
     (tmp_path / 'fail.py').write_text(FAIL)

@@ -19,7 +19,6 @@ from mmattn.apis.config_model import ConfigModel
 from mmattn.results import Classification, coco_document
 from mmattn.web import views
 from mmattn.web.models import Models, Source, offered_models
-from mmattn.web.page import Page
 from mmattn.web.photos import Photo, images_in
 from mmattn.web.server import is_local, serve
 
@@ -125,6 +124,8 @@ def test_results_are_the_predictor_s(site, client, task):
 
 
 def test_names_of_classes_are_no_markdown(tmp_path):
+    from mmattn.web.page import Page  # imports gradio, for seconds
+
     name = '![x](http://a.example/<b>) $$_www.a.example'
     found = views.Prediction(Classification(np.ones(1), [name]), [name], 'Seen.')
     photo, style = Photo('a.png', noise(8, 8)), (SCORE, views.DRAWN[0], True, 0.5)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmattn.web.page import _place
 from mmattn.web.photos import Photo, example_images, images_in
 
 
@@ -30,6 +29,8 @@ def test_places_in_pictures_that_are_shown_in_another_size():
     np.testing.assert_array_equal(small.shown()[::160, ::160], pixels)
     for x, y in ((0, 0), (159, 0), (160, 159), (639, 479)):
         np.testing.assert_array_equal(pixels[small.pixel(x, y)], small.shown()[y, x])
+    from mmattn.web.page import _place  # imports gradio, for seconds
+
     assert _place(small, SimpleNamespace(index=[400, 200])) == (2, 1)
 
 

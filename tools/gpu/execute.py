@@ -22,7 +22,7 @@ from mmattn.ops.triton import launch as triton_launch
 from . import arithmetic, tensor_cores, transfers  # noqa: F401  (they register decoders)
 from .compile import compile_launch, describe
 from .machine import BATCH, Code, Machine
-from .memory import Fault, GlobalMemory, Reports
+from .memory import TRUNCATED, Fault, GlobalMemory, Reports
 from .ptx import Kernel
 
 Mutation = Callable[[str, str], str]  # of a kernel's name and PTX, returns other PTX
@@ -114,7 +114,9 @@ def executed(
         compiled = compile_launch(launch, capability, assemble=False)
         ptx = compiled.asm['ptx']
         code = _decoded(mutation(launch.kernel, ptx) if mutation else ptx)
-        memory = GlobalMemory(Reports())
+        # In float32 numbers are split into a number of TF32 and a rest of any.
+        precisions = f'{launch.constants} {compiled.asm["ttir"]}'
+        memory = GlobalMemory(Reports(TRUNCATED if 'tf32x3' in precisions else ''))
         passed = [
             memory.address(values[name], name) if value is None else value
             for name, value in launch.arguments.items()

@@ -6,7 +6,7 @@ import numpy as np
 
 from .formats import UNSIGNED, type_of
 from .machine import Machine, addresser, decoder, reader, writer
-from .memory import WARP
+from .memory import TRUNCATED, WARP
 from .ptx import Instruction, Kernel, elements
 from .transfers import (
     chosen_threads,
@@ -78,13 +78,20 @@ def store_matrix(x: Instruction, kernel: Kernel):
     return run
 
 
+def decode(machine: Machine, bits: np.ndarray, kind: str) -> np.ndarray:
+    """Return the numbers of operands, and report bits that TF32 has no place for."""
+    if kind == 'tf32' and (bits & np.uint32(0x1FFF)).any():
+        machine.reports.add(TRUNCATED)
+    return type_of(kind).decode(bits)
+
+
 def numbers(machine: Machine, reads, kind: str, threads: int) -> np.ndarray:
     """Return (groups, threads, numbers) of registers, two of each for 16 bits."""
-    decode, columns = type_of(kind).decode, []
+    columns = []
     for read in reads:
         bits = machine.full(read(machine))
         parts = [bits] if kind == 'tf32' else [bits & np.uint32(0xFFFF), bits >> 16]
-        columns += [decode(part).reshape(-1, threads) for part in parts]
+        columns += [decode(machine, x, kind).reshape(-1, threads) for x in parts]
     return np.stack(columns, -1)
 
 
@@ -247,6 +254,6 @@ def _described(
     cells.append(some.reshape(-1))
     values = np.zeros((len(words), rows, depth), np.float32)
     loaded = load_shared(machine, chosen, offsets, size, 1)[:, 0]
-    loaded = type_of(kind).decode(loaded.astype(UNSIGNED[8 * size]))
+    loaded = decode(machine, loaded.astype(UNSIGNED[8 * size]), kind)
     values[groups] = loaded.reshape(-1, rows, depth)
     return values

@@ -1,7 +1,6 @@
 """Read a COCO json with its images."""
 
-import os
-from pathlib import PureWindowsPath
+from pathlib import Path, PureWindowsPath
 
 from tqdm import tqdm
 
@@ -31,15 +30,28 @@ def read_coco(part: Part) -> Content:
                 f'{place}: "file_name" must lie inside {images}, got '
                 f'{shown(entry["file_name"])}'
             )
-        path = images / name.as_posix()
-        if not os.path.isfile(path):
+        path = _file(images, name.parts)
+        if path is None:
             raise UserError(
                 f'{place}: "file_name" must be a file in {images}, got '
                 f'{shown(entry["file_name"])}'
             )
-        entry['file_name'] = name.as_posix()
+        entry['file_name'] = path.relative_to(images).as_posix()
         declared = entry.get('height'), entry.get('width')
         if all(d is None or type(d) in NUMBERS for d in declared):
             entry['height'], entry['width'] = checked_size(path, declared, place)
     names = 'images', 'annotations', 'categories'
     return Content(*(document.get(name) for name in names))
+
+
+def _file(images: Path, parts: tuple[str, ...]) -> Path | None:
+    """Return an image of a folder, whose own name the path in a json may begin with.
+
+    So LabelMe and Label Studio write it, `images/a.jpg`.
+    """
+    outer = images.absolute().parts
+    for count in range(len(parts)):
+        path = images.joinpath(*parts[count:])
+        if parts[:count] == outer[len(outer) - count :] and path.is_file():
+            return path
+    return None

@@ -22,14 +22,16 @@ from ..notes import say, some
 from .content import Content, checked_size, rectangle
 
 CIRCLE = 32  # points of the polygon of a circle
+IGNORE = '__ignore__'  # the label that LabelMe's own converters leave out
 POINTS = {'polygon': 3, 'rectangle': 2, 'circle': 2, 'mask': 2}
 
 
 def read_labelme(part: Part) -> Content:
     """Read LabelMe's JSON files: polygons, rectangles, circles and masks.
 
-    Shapes of one label and one group are one object. Images without a file are left
-    out, since nobody may have looked at them.
+    Shapes of one label and one group are one object, and those of the label
+    `__ignore__` are left out. So are images without a file, since nobody may have
+    looked at them.
     """
     content, classes, others = Content(), set(), Counter()
     files = image_files(part.images, beside=part.annotations)
@@ -51,8 +53,8 @@ def read_labelme(part: Part) -> Content:
         for number, shape in enumerate(shapes):
             place = f'{file}: shapes[{number}]'
             label, kind, outline = _labelme_shape(shape, size, place)
-            if outline is None:
-                others[kind] += 1
+            if label == IGNORE or outline is None:
+                others[label if label == IGNORE else kind] += 1
                 continue
             classes.add(label)
             group = shape.get('group_id')
@@ -64,7 +66,7 @@ def read_labelme(part: Part) -> Content:
     if others:
         say(
             f'{others.total()} shapes of {part.annotations} are left out, as they '
-            'have no area: '
+            'are no objects or have no area: '
             + ', '.join(f'{count} of {kind}' for kind, count in others.items())
         )
     if unused := {path.name for path in {*files.values()} - used.keys()}:

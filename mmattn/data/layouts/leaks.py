@@ -2,8 +2,12 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from ...files.digest import file_digest
 from .names import SPLITS
@@ -54,6 +58,28 @@ def shared(splits: dict[str, list], key: Callable) -> list[tuple]:
         for value, item in keys:
             seen.setdefault(value, item)
     return pairs
+
+
+def copies(items: Sequence) -> list[list[int]]:
+    """Return the indices of each image with its copies, in the order of the first.
+
+    Copies are files of the same bytes, and what Roboflow makes of one image.
+
+    Args:
+        items: with a `name` and the `path` of their file.
+    """
+    content, first, edges, groups = content_of({'all': items}), {}, [], {}
+    for index, item in enumerate(items):
+        name = EXPORTED.sub('', str(PurePosixPath(item.name).with_suffix('')))
+        edges += [
+            (index, first.setdefault(key, index)) for key in (content(item), name)
+        ]
+    ones, shape = np.ones(len(edges), bool), (len(items), len(items))
+    graph = coo_array((ones, tuple(zip(*edges, strict=True))), shape)
+    _, labels = connected_components(graph, directed=False)
+    for index, label in enumerate(labels):
+        groups.setdefault(label, []).append(index)
+    return list(groups.values())
 
 
 def _stem(item) -> str:

@@ -18,8 +18,14 @@ IMAGES = ('images', 'image', 'imgs', 'img', 'jpegimages', 'leftimg8bit')
 ANNOTATIONS = {  # the first that is there counts
     'csv': ('annotations',),
     'labelme': ('annotations', 'labels', 'json', 'jsons'),
-    'labels': ('segmentationclass', 'labels', 'masks', 'annotations', 'gtfine'),
-    'masks': ('segmentationobject', 'masks', 'labels', 'annotations'),
+    'labels': (
+        *('segmentationclasspng', 'segmentationclass', 'labels', 'masks'),
+        *('annotations', 'gtfine', 'groundtruth', 'ground_truth', 'gt'),
+    ),
+    'masks': (
+        *('segmentationobject', 'masks', 'labels', 'annotations'),
+        *('groundtruth', 'ground_truth', 'gt'),
+    ),
     'voc': ('annotations', 'xml', 'xmls', 'labels'),
     'yolo': ('labels', 'annotations'),
 }

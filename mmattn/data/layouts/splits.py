@@ -8,6 +8,7 @@ import numpy as np
 
 from mmattn.errors import UserError
 
+from .leaks import copies
 from .names import SPLITS
 
 SHARE = 0.2  # of the images without a split that validate
@@ -76,8 +77,12 @@ def split(items: dict[str, list], wishes: Wishes) -> tuple[dict[str, list], str]
 
 
 def _draw(pool: Sequence, share: float, rng: np.random.Generator) -> tuple[list, list]:
-    drawn = rng.permutation(len(pool))
-    chosen = set(drawn[: max(1, round(share * len(pool)))].tolist())
+    """Return what is left and what is drawn; copies of an image stay together."""
+    groups = copies(pool)
+    wanted, chosen = max(1, round(share * len(pool))), set()
+    for number in rng.permutation(len(groups)):
+        if len(chosen) < wanted:
+            chosen.update(groups[number])
     return (
         [item for index, item in enumerate(pool) if index not in chosen],
         [item for index, item in enumerate(pool) if index in chosen],

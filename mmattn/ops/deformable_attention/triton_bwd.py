@@ -41,6 +41,7 @@ def _bwd_queries_kernel(
     table_ptr += m * (TH + 2) * (TW + 2) * 4
     dscore_ptr += (image * M + m) * K * num_queries
     places = block * BQ + tl.arange(0, BQ)
+    offsets = tl.arange(0, BK)[None, :] * num_queries + places[:, None]
     asks = places < num_queries
     queries = first_query + places
     y, x, rows = queries // W, queries % W, queries.to(tl.int64)
@@ -54,7 +55,7 @@ def _bwd_queries_kernel(
 
     dq = tl.zeros([BQ, DP], tl.float32)
     for first in range(0, K, BK):
-        cols, exist, k, v, score = block_of_keys(
+        exist, k, v, score = block_of_keys(
             q, k_ptr, v_ptr, places_ptr, table_ptr, first, y, x, K, TH, TW,
             k_n_stride, v_n_stride, step_y, step_x, scale, D, DP, BK, UNIT_STEP,
             PRECISION, NATIVE,
@@ -62,11 +63,8 @@ def _bwd_queries_kernel(
         prob = tl.where(exist[None, :], tl.exp2(score - lse[:, None]), 0.0)
         dprob = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
         dscore = prob * (dprob - delta[:, None])
-        tl.store(
-            dscore_ptr + cols[None, :] * num_queries + places[:, None],
-            dscore,
-            mask=asks[:, None] & exist[None, :],
-        )
+        tl.store(dscore_ptr + offsets, dscore, mask=asks[:, None] & exist[None, :])
+        dscore_ptr += BK * num_queries
         dq += product(dscore, k, PRECISION)
     store_rows(dq_ptr, dq * scale, rows * (M * D), asks, D, DP)
 
@@ -179,8 +177,9 @@ def _bwd_table_kernel(
     for key in range(start, tl.minimum(start + keys_of_split, num_keys)):
         image, key_of_image = (key // K).to(tl.int64), key % K
         place = ((first_image + image) * num_groups + group) * K + key_of_image
-        origin_y = tl.load(places_ptr + place * 4) + tl.load(places_ptr + place * 4 + 2)
-        origin_x = tl.load(places_ptr + place * 4 + 1)
+        origin_y = tl.load(places_ptr + place * 4) - 1
+        origin_y += tl.load(places_ptr + place * 4 + 2)
+        origin_x = tl.load(places_ptr + place * 4 + 1) - 1
         origin_x += tl.load(places_ptr + place * 4 + 3)
         low_y, high_y = queries_near(origin_y, step_y, cell_y, BY, first_row, last_row)
         low_x, high_x = queries_near(origin_x, step_x, cell_x, BX, 0, W)

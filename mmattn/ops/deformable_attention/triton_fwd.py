@@ -92,7 +92,7 @@ def axis_cells(cell, place, query, step, side, UNIT_STEP: tl.constexpr):
         origin = cell[:, None] + step * query.to(tl.float32)[None, :]
         low = tl.floor(origin)
         cell, place = low.to(tl.int32), origin - low
-    cell = (cell + 1).to(tl.uint32, bitcast=True)  # large where it was negative
+    cell = cell.to(tl.uint32, bitcast=True)  # large where it was negative
     return tl.minimum(cell, (side + 1).to(tl.uint32)).to(tl.int32), place
 
 
@@ -107,7 +107,8 @@ def table_values(
     """
     cell_y, place_y = axis_cells(places[0], places[2], y, step_y, TH, UNIT_STEP)
     cell_x, place_x = axis_cells(places[1], places[3], x, step_x, TW, UNIT_STEP)
-    ptrs = ptr + (cell_y * (TW + 2) + cell_x) * 4
+    # In 64 bits the factor is a part of the address.
+    ptrs = ptr + (cell_y * (TW + 2) + cell_x).to(tl.int64) * 4
     cells = tl.load(ptrs[:, :, None] + tl.arange(0, 4)[None, None, :])
     first, rise_x, rise_y, twist = split_four(cells)
     rise_y += place_x * twist
@@ -121,7 +122,7 @@ def block_of_keys(
     D: tl.constexpr, DP: tl.constexpr, BK: tl.constexpr, UNIT_STEP: tl.constexpr,
     PRECISION: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """Return offsets of BK keys, which of them exist, k, v, and scores of queries."""
+    """Return which of BK keys exist, k, v, and scores of queries."""
     keys = first + tl.arange(0, BK)
     cols, exist = keys.to(tl.int64), keys < K
     k = load_operand(k_ptr, cols * k_n_stride, exist, D, DP, NATIVE)
@@ -132,7 +133,7 @@ def block_of_keys(
     )
     score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * LOG2_E)
     score += tl.trans(bias)
-    return cols, exist, k, v, score
+    return exist, k, v, score
 
 
 @kernel
@@ -160,7 +161,7 @@ def _fwd_kernel(
     total = tl.zeros([BQ], tl.float32)
     acc = tl.zeros([BQ, DP], tl.float32)
     for first in range(0, K, BK):
-        _, exist, _, v, score = block_of_keys(
+        exist, _, v, score = block_of_keys(
             q, k_ptr, v_ptr, places_ptr, table_ptr, first, y, x, K, TH, TW,
             k_n_stride, v_n_stride, step_y, step_x, scale, D, DP, BK, UNIT_STEP,
             PRECISION, NATIVE,

@@ -103,7 +103,7 @@ def _is_unit_step(table: Tensor, grid, align_corners: bool) -> bool:
 
 def _geometry(positions, table, grid, align_corners) -> tuple[dict, dict]:
     """Return sizes, and the terms of place(query) = offset - slope * position + step *
-    query: the step, and the others."""
+    query: the step, and the others. Place 1 is that of the table's first entry."""
     origins = {}
     geometry = dict(W=grid[1], TH=table.shape[1], TW=table.shape[2])
     geometry['group_heads'] = len(table) // positions.shape[1]
@@ -112,7 +112,7 @@ def _geometry(positions, table, grid, align_corners) -> tuple[dict, dict]:
         slope = (cells - 1) / 4
         origins[f'slope_{axis}'] = slope
         geometry[f'step_{axis}'] = 2 * slope / span
-        origins[f'offset_{axis}'] = slope * (2 - (side - 1) / span)
+        origins[f'offset_{axis}'] = 1 + slope * (2 - (side - 1) / span)
     return geometry, origins
 
 
