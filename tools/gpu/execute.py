@@ -114,7 +114,7 @@ def executed(
         compiled = compile_launch(launch, capability, assemble=False)
         ptx = compiled.asm['ptx']
         code = _decoded(mutation(launch.kernel, ptx) if mutation else ptx)
-        # In float32 numbers are split into a number of TF32 and a rest of any.
+        # In tf32x3 what rounding leaves of a number is an operand, too.
         precisions = f'{launch.constants} {compiled.asm["ttir"]}'
         memory = GlobalMemory(Reports(TRUNCATED if 'tf32x3' in precisions else ''))
         passed = [
