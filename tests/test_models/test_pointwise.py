@@ -69,7 +69,9 @@ def test_star_relu_gradcheck():
     act = star_relu(dtype=torch.float64)
     x = torch.randn(2, 3, 4, dtype=torch.float64)
     x = (x + 0.1 * x.sign()).requires_grad_()  # away from the kink
-    assert torch.autograd.gradcheck(_StarReLU.apply, (x, act.scale, act.bias))
+    inputs = x, act.scale, act.bias
+    assert torch.autograd.gradcheck(_StarReLU.apply, inputs)
+    assert torch.autograd.gradgradcheck(_StarReLU.apply, inputs)
 
 
 def test_exported_star_relu_has_no_power():

@@ -58,7 +58,14 @@ class _StarReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         x, scale = ctx.saved_tensors
-        if has_kernel(x) and not torch.is_grad_enabled():
+        if torch.is_grad_enabled():  # for second derivatives
+            hidden = x.relu()
+            dscale, dbias = (
+                product.sum(dtype=scale.dtype).view_as(scale)
+                for product in (grad * hidden.square(), grad)
+            )
+            return 2 * scale.to(x.dtype) * hidden * grad, dscale, dbias
+        if has_kernel(x):
             grad, dx = grad.contiguous(), torch.empty_like(x)
             sums = torch.ops.mmattn.star_relu(x, grad, scale, scale, dx)
             return dx, *sums.sum(0).to(scale.dtype).view(2, *scale.shape)

@@ -60,9 +60,10 @@ class Operator:
             itself, and those that `forward` returns after it.
         decomposition: the operator in plain PyTorch operators for exported graphs,
             called as `forward`. It returns the output. Defaults to the reference.
-        double_backward: the autograd formula of the backward operator and its
-            `setup_context`. The backward operator returns a gradient for each tensor,
-            an empty one where the tensor is None.
+
+    The backward operator returns a gradient for each tensor, an empty one where the
+    tensor is None. Backends compute first gradients only; those of the gradients, which
+    are rarely needed, differentiate the definition twice.
     """
 
     def __init__(
@@ -79,7 +80,6 @@ class Operator:
         attention: Callable[..., Attention] | None = None,
         saved: Sequence[str] = (),
         decomposition: Callable[..., Tensor] | None = None,
-        double_backward: tuple[Callable, Callable] | None = None,
     ):
         self.name, self.reference, self.backends = name, reference, dict(backends)
         self.outputs, self.example = outputs, example
@@ -93,7 +93,7 @@ class Operator:
         grads = _tensors(self.num_tensors)
         self.schema = f'({arguments}) -> {_tensors(self.num_outputs)}'
         self.backward_schema = f'(Tensor grad, {given}{arguments}) -> {grads}'
-        self._register(double_backward)
+        self._register()
         OPERATORS[name] = self
 
     def __call__(
@@ -180,6 +180,24 @@ class Operator:
         }
         return {name: reason for name, reason in reasons.items() if reason}
 
+    def reference_backward(
+        self, grad: Tensor, *tensors: Tensor | None, **settings
+    ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the definition, each in its tensor's dtype.
+
+        They are None where a tensor is None.
+        """
+        given = [i for i, x in enumerate(tensors) if x is not None]
+
+        def attend(*values: Tensor) -> Tensor:
+            inputs = dict(zip(given, values, strict=True))
+            return self.reference(*map(inputs.get, range(len(tensors))), **settings)
+
+        with torch.autocast(grad.device.type, enabled=False):
+            grads = torch.func.vjp(attend, *(tensors[i] for i in given))[1](grad)
+        grads = dict(zip(given, grads, strict=True))
+        return tuple(map(grads.get, range(len(tensors))))
+
     def attention_of(self, *args) -> Attention:
         """Return the attention of a call of the registered operator."""
         inputs, settings, _ = self._parse(args, self.num_tensors)
@@ -212,16 +230,18 @@ class Operator:
         )
         return prefers_reference(*tensors, needs_grad=needs_grad)
 
-    def _register(self, double_backward: tuple[Callable, Callable] | None):
+    def _register(self):
         """Define both operators, their fakes, their gradients and the decomposition."""
         backward = f'{self.name}_backward'
         define(self.name, self.schema, self._forward, self._fake_forward)
         define(backward, self.backward_schema, self._backward, self._fake_backward)
         register = functools.partial(torch.library.register_autograd, lib=LIBRARY)
         register(f'mmattn::{self.name}', self._grads, setup_context=self._save)
-        if double_backward:
-            formula, save = double_backward
-            register(f'mmattn::{backward}', formula, setup_context=save)
+        register(
+            f'mmattn::{backward}',
+            self._second_grads,
+            setup_context=self._save_for_second_grads,
+        )
         self.forward = getattr(torch.ops.mmattn, self.name)
         self.backward = getattr(torch.ops.mmattn, backward)
         # The ONNX exporter reads PyTorch's table; we pass ours to torch.export.
@@ -266,6 +286,30 @@ class Operator:
         pairs = zip(saved[self.num_saved :], grads, strict=True)
         grads = [None if x is None else dx for x, dx in pairs]
         return *grads, *[None] * len(ctx.settings)
+
+    def _save_for_second_grads(self, ctx, inputs, output):
+        grad, *others = inputs
+        tensors = others[self.num_saved :][: self.num_tensors]
+        ctx.settings = others[self.num_saved + self.num_tensors :]
+        ctx.save_for_backward(grad, *tensors)
+
+    def _second_grads(self, ctx, *cotangents: Tensor):
+        saved = ctx.saved_tensors
+        given = [i for i, x in enumerate(saved) if x is not None]
+        _, settings, _ = self._parse((*saved[1:], *ctx.settings), self.num_tensors)
+
+        def first_grads(*values: Tensor) -> tuple[Tensor, ...]:
+            inputs = dict(zip(given, values, strict=True))
+            inputs = map(inputs.get, range(len(saved)))
+            grads = self.reference_backward(*inputs, **settings)
+            return tuple(grads[i - 1] for i in given[1:])
+
+        with torch.autocast(saved[0].device.type, enabled=False):
+            pull = torch.func.vjp(first_grads, *(saved[i] for i in given))[1]
+            grads = pull(tuple(cotangents[i - 1] for i in given[1:]))
+        grads = dict(zip(given, grads, strict=True))
+        dgrad, *dtensors = map(grads.get, range(len(saved)))
+        return dgrad, *[None] * self.num_saved, *dtensors, *[None] * len(ctx.settings)
 
 
 def _without_tensors(setting):

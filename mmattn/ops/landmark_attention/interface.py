@@ -49,7 +49,7 @@ def landmark_attention(
         backend: 'triton', 'cpp', 'torch', 'reference', or None for the fastest one that
             supports the call. It is 'reference' in forward mode, under
             `torch.func.grad`, and without the extension on CPUs where small maps need
-            gradients. Only 'reference' supports second derivatives.
+            gradients. Second derivatives are those of 'reference'.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast the five attention tensors are

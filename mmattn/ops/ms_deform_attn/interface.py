@@ -15,7 +15,6 @@ from ..common.precision import cast_under_autocast, without_autocast
 from . import cpp_impl, cuda_impl, torch_impl, triton_impl
 from . import reference as definition
 from .decomposition import ms_deform_attn_decomposition
-from .double_backward import backward_reference, double_backward, setup_context
 
 BILINEAR_PRODUCTS = 5
 
@@ -155,7 +154,7 @@ def ms_deform_attn_backward(
     backend = OPERATOR.choose(*tensors, requested=backend)
     grad = grad.unflatten(2, value.shape[2:])
     if backend == REFERENCE:
-        return backward_reference(grad, *tensors, shapes=shapes)
+        return OPERATOR.reference_backward(grad, *tensors, shapes=shapes)[:3]
     return OPERATOR.backward(grad, *tensors, shapes, backend)[:3]
 
 
@@ -235,6 +234,5 @@ OPERATOR = Operator(
     outputs=_outputs,
     example=_example,
     flops=Flops(_flops, kind='samplings'),
-    double_backward=(double_backward, setup_context),
     decomposition=ms_deform_attn_decomposition,
 )
