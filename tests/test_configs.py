@@ -61,11 +61,11 @@ def network(path) -> str:
     return re.split(r'_(?:x*[bilmnst]\d*|\d+e)_', path.stem)[0]
 
 
-def smallest_are_fast():
-    """Parametrize over configs; a small one of each method and network is fast."""
+def smallest_are_fast(kinds):
+    """Parametrize over configs; a small one of each kind is fast, others are slow."""
     seen, rows = set(), []
     for path in sorted(LEAVES, key=size):
-        new = {path.parent, network(path)} - seen
+        new = kinds(path) - seen
         rows.append(
             pytest.param(config_id(path), marks=() if new else pytest.mark.slow)
         )
@@ -73,7 +73,7 @@ def smallest_are_fast():
     return pytest.mark.parametrize('name', rows)
 
 
-@smallest_are_fast()
+@smallest_are_fast(lambda path: {path.parent, network(path)})
 def test_config_builds(name):
     cfg = load(name)
     model = build(cfg)
@@ -82,7 +82,12 @@ def test_config_builds(name):
         assert parameters == ENTRIES[name]['Metadata']['Parameters']
     if cfg.optim_wrapper.type == 'OptimWrapper':  # DeepSpeed is not installed
         check_optimizer(cfg, model)
-    check_maps(cfg.model, model)
+
+
+@smallest_are_fast(lambda path: {path.parent})
+def test_maps_fit(name):
+    cfg = load(name)
+    check_maps(cfg.model, build(cfg))
 
 
 @pytest.mark.parametrize('name', [config_id(path) for path in LEAVES])
