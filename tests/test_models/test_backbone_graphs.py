@@ -32,6 +32,7 @@ from mmattn.models import (
     PVTv2,
     ViT,
 )
+from tools.benchmark import tolerances
 
 # All blocks of these compile for half a minute; those left are of all kinds. H-MaiT has
 # a stage with masked heads alone and one with a global head. DAT has shifted windows
@@ -128,9 +129,11 @@ def test_exports(cls):
 @pytest.mark.slow
 @every_backbone
 def test_smallest_presets_export(cls):
+    """Their graphs run other backends, which round otherwise."""
     model, x = cls().eval(), image(1, 3, 64, 96)
     program = torch.export.export(model, (x,))
-    assert_close(program.module()(x), model(x))
+    for out, expected in zip(program.module()(x), model(x), strict=True):
+        tolerances.assert_close('map', expected, out)
 
 
 @of_all_kinds
