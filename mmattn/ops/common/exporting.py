@@ -4,9 +4,17 @@ from collections.abc import Sequence
 
 import torch
 
+# There `torch.compile` takes `is_exporting` for true, as strict exports do.
+TRUE_IF_COMPILING = torch.__version__ < '2.14'
+
 
 def is_exporting() -> bool:
-    """Return whether torch.export records the call, also for the ONNX exporter."""
+    """Return whether torch.export records the call, also for the ONNX exporter.
+
+    Before PyTorch 2.14 an export with `strict=True` counts as `torch.compile`.
+    """
+    if TRUE_IF_COMPILING and torch.compiler.is_dynamo_compiling():
+        return False
     return torch.compiler.is_exporting()
 
 
