@@ -122,7 +122,9 @@ def matching(
     masks = image_files(folder)
     hint = 'the suffix and what all names share'
     if set(masks.values()) & set(images.values()):
-        hint += '. Pass the folder of masks after that of images if they have two'
+        hint += (
+            '; if masks have a folder of their own, pass it after that of the images'
+        )
         for name in [name for name in images if name.lower().endswith(MASK_ENDS)]:
             del images[name]
         masks = {name: path for name, path in masks.items() if name not in images}

@@ -167,8 +167,8 @@ def question_about_255(pixels: Sequence[int], classes: Sequence[str]) -> str | N
     """
     absent = [name for name, count in zip(classes, pixels, strict=False) if not count]
     share = pixels[IGNORED] / max(sum(pixels), 1)
-    may_be_one = len(absent) == 1 or absent and len(classes) - len(absent) < 2
-    if not may_be_one or share <= MUCH:
+    several_of_both = min(len(absent), len(classes) - len(absent)) > 1
+    if not absent or several_of_both or share <= MUCH:
         return None
     have = 'has' if len(absent) == 1 else 'have'
     return (

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mmattn.data import convert
+import mmattn.data.convert
 
 SIZE = 64, 48  # width and height
 
@@ -28,8 +28,40 @@ def write(text: str, *names: str):
 
 def run(*args: str) -> dict[str, dict]:
     """Convert into data/set, and return the annotations of each split."""
-    convert.main(
+    mmattn.data.convert.main(
         ['--arch', 'ivit_nano', *args, '--out', 'data/set', '--no-estimate', '--force']
     )
     files = sorted(Path('data/set/annotations').glob('*.json'))
     return {f.stem.removeprefix('instances_'): json.loads(f.read_text()) for f in files}
+
+
+def convert(*args: str) -> dict[str, list[str]]:
+    """Return the images of each split that is written."""
+    documents = run(*args)
+    for name, document in documents.items():
+        assert len(document['annotations']) == len(document['images'])
+        assert all(
+            Path('data/set', name, i['file_name']).is_file() for i in document['images']
+        )
+    return {
+        name: sorted(image['file_name'] for image in document['images'])
+        for name, document in documents.items()
+    }
+
+
+def coco_json(images: str, suffix='.jpg') -> str:
+    """Return a document with an object in each image."""
+    names = [f'{name}{suffix}' for name in images.split()]
+    return json.dumps(
+        dict(
+            images=[
+                dict(id=i, file_name=name, width=SIZE[0], height=SIZE[1])
+                for i, name in enumerate(names)
+            ],
+            annotations=[
+                dict(id=i, image_id=i, category_id=1, bbox=[9, 9, 20, 20], area=400)
+                for i, _ in enumerate(names)
+            ],
+            categories=[dict(id=1, name='tree', supercategory='none')],
+        )
+    )

@@ -45,9 +45,10 @@ def read_coco(part: Part) -> Content:
 
 
 def _file(images: Path, parts: tuple[str, ...]) -> Path | None:
-    """Return an image of a folder, whose own name the path in a json may begin with.
+    """Return the file of an image, None if there is none.
 
-    So LabelMe and Label Studio write it, `images/a.jpg`.
+    Paths in a json may begin with the folder of the images, `images/a.jpg`, as LabelMe
+    and Label Studio write them.
     """
     outer = images.absolute().parts
     for count in range(len(parts)):

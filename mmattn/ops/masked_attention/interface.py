@@ -67,7 +67,7 @@ def masked_attention(
         backend: 'triton', 'cpp', 'torch', 'reference', or None for the fastest one that
             supports the call. It computes the masked heads; global heads go through
             PyTorch's `scaled_dot_product_attention`. None is 'reference' in forward
-            mode and under `torch.func.grad`, and second derivatives are its own.
+            mode and under `torch.func.grad`, and so are second derivatives.
 
     Returns:
         Shape (B, N, M, D), dtype as q. Under autocast q, k and v are cast to autocast's

@@ -36,7 +36,7 @@ def neighborhood_attention(
             `rpb[:, K - 1 + y_k - y_q, K - 1 + x_k - x_q]`.
         backend: 'triton', 'cpp', 'torch', 'reference', or None for the fastest one that
             supports the call. It is 'reference' in forward mode and under
-            `torch.func.grad`. Second derivatives are its own.
+            `torch.func.grad`. Second derivatives are those of 'reference'.
 
     Returns:
         Shape (B, H, W, M, D), dtype as q. Under autocast q, k and v are cast to

@@ -55,7 +55,7 @@ def structure_aware_attention(
             determine it. Defaults to the sides of the kernels.
         backend: 'triton', 'cpp', 'torch', 'reference', or None for the fastest one
             supports the call. It is 'reference' in forward mode and under
-            `torch.func.grad`. Second derivatives are its own.
+            `torch.func.grad`. Second derivatives are those of 'reference'.
 
     Returns:
         Shape (B, N, M, D), dtype as q.
