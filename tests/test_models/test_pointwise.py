@@ -72,6 +72,12 @@ def test_star_relu_gradcheck():
     inputs = x, act.scale, act.bias
     assert torch.autograd.gradcheck(_StarReLU.apply, inputs)
     assert torch.autograd.gradgradcheck(_StarReLU.apply, inputs)
+    grads, twice = (
+        torch.autograd.grad(_StarReLU.apply(*inputs).sum(), inputs, create_graph=again)
+        for again in (False, True)
+    )
+    for grad, other in zip(grads, twice, strict=True):
+        assert_close('grad', grad, other)
 
 
 def test_exported_star_relu_has_no_power():

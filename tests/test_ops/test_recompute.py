@@ -106,3 +106,14 @@ def test_what_changed_is_not_computed_again(layer):
         norm.weight.mul_(2)
     with pytest.raises(RuntimeError, match='modified by an inplace operation'):
         out.sum().backward()
+
+
+@pytest.mark.parametrize('amp', [False, True], ids=['float32', 'autocast'])
+def test_the_backward_takes_the_autocast_of_the_forward(amp):
+    seen, norm = [], nn.LayerNorm(C)
+    norm.register_forward_hook(lambda *_: seen.append(torch.is_autocast_enabled('cpu')))
+    with torch.autocast('cpu', torch.bfloat16, enabled=amp):
+        out = PointwiseLinear(C, 4)(recomputed(norm, torch.randn(1, 3, 4, C)))
+    with torch.autocast('cpu', torch.bfloat16, enabled=not amp):
+        out.sum().backward()
+    assert seen == [amp, amp]
