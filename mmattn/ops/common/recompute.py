@@ -2,6 +2,10 @@
 
 Autograd keeps a layer's input for the gradient of the weight. Where that is the output
 of a norm or of an activation, which keeps its own input, one of two maps is enough.
+
+The output carries how it was made, as attributes. An argument of the layers would be
+plainer, but adapters (LoRA), observers and hooks would take the norm's input for the
+layer's.
 """
 
 from typing import NamedTuple
