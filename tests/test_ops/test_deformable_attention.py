@@ -34,6 +34,7 @@ SHAPES = {
     'queries 63 in a column': dict(grid=(63, 1), table_size=(7, 7)),
     'one key': dict(grid=(3, 4), K=1),
     'blocks of keys': dict(grid=(5, 61), K=131, B=1),
+    'table of one number': dict(grid=(5, 61), K=131, B=1, D=7, table_size=(1, 1)),
     'one of everything': dict(grid=(1, 1), K=1, B=1, M=1, D=1, G=1),
 }
 PLACES = {'DAT++': True, 'DAT': False}
@@ -204,6 +205,16 @@ def test_long_steps_in_a_steep_table(setup, scale):
     function, inputs = setup(table_size=(6, 300))
     inputs[4] = inputs[4] * scale
     check_operator(function, inputs)
+
+
+@both_backends
+@pytest.mark.parametrize('seen', [0, 1])
+def test_average_of_ones_is_one(setup, seen):
+    """Shares that are rounded to half precision are not rounded down."""
+    function, (q, k, v, *bias) = setup(K=131, D=7, dtype=torch.bfloat16)
+    k[:, 1 - seen :: 2] = -50  # hides each other key
+    out = function(q.abs() + 1, k, torch.ones_like(v), *bias)
+    assert torch.equal(out, torch.ones_like(q))
 
 
 @both_backends

@@ -20,6 +20,11 @@ struct DeformableCall {
     return H * W;
   }
 
+  // Whether the table has one number, which moves all scores alike.
+  bool is_plain() const {
+    return Th * Tw == 1;
+  }
+
   float* statistics_of(int64_t b, int64_t m, int64_t n) const {
     return statistics + ((b * M + m) * num_queries() + n) * (1 + D);
   }

@@ -23,7 +23,7 @@ class Gradients {
       for (int64_t s = 0; s < K; s += kBackwardBlock) {
         const int64_t keys = K - s < kBackwardBlock ? K - s : kBackwardBlock;
         run_keys(s, keys, first, last, column, count);
-        for (int64_t key = 0; key < keys; ++key) {
+        for (int64_t key = 0; key < keys && !call_.is_plain(); ++key) {
           add_gradients_of_bias(
               s + key, key, first, last, column, count, dplaces + 2 * (s + key));
         }
@@ -136,7 +136,7 @@ class Gradients {
       const int64_t r = row - first;
       const Segment segment{row, column, 0, count};
       const float* const queries = queries_ + r * D * kTile;
-      head_.make_scores(s, keys, &segment, 1, queries, vectors, shares_);
+      head_.make_scores(s, keys, &segment, 1, queries, vectors, shares_, 1);
       for (int64_t v = 0; v < vectors; ++v) {
         const Floats lse = load(lse_ + r * kTile + v * kLanes);
         for (int64_t i = 0; i < keys; ++i) {
@@ -147,7 +147,8 @@ class Gradients {
       }
       add_product_of<kTile>(padded, DP / kLanes, shares_, 1,
           grad_rows_ + r * kTile * DP, DP, count, dvalues_ + s * DP, DP);
-      head_.multiply_rows(values_, s, keys, grads_ + r * D * kTile, vectors, dscores_);
+      head_.multiply_rows(
+          values_, s, keys, grads_ + r * D * kTile, vectors, dscores_, 1);
       for (int64_t i = 0; i < keys; ++i) {
         add_to_row_of_table(s + i, i, first, row, vectors);
       }

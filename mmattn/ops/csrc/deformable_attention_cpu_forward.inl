@@ -2,7 +2,7 @@
 namespace {
 
 // The attention of a tile of queries, with an online softmax.
-template <class T>
+template <class T, bool kPairs>
 class Attention {
  public:
   explicit Attention(const DeformableCall& call) : head(call) {}
@@ -26,12 +26,14 @@ class Attention {
     top.fill(-std::numeric_limits<float>::infinity());
     for (int64_t s = 0; s < call.K; s += kBlock) {
       const int64_t keys = call.K - s < kBlock ? call.K - s : kBlock;
-      head.make_scores(s, keys, segments_, num_segments, queries, vectors, scores_);
+      head.make_scores(
+          s, keys, segments_, num_segments, queries, vectors, scores_, scale);
       for (int64_t v = 0; v < vectors; ++v) {
         exponentiate(keys, s == 0, v * kLanes);
       }
-      add_product_of<1>(head.DP, vectors, head.values + s * head.DP, head.DP, scores_,
-          kTile, keys, values, kTile);
+      add_product_of<1, true, kPairs>(head.DP, vectors,
+          head.values + s / kStep * head.DP, head.DP, scores_, kTile,
+          (keys + kStep - 1) / kStep, values, kTile);
     }
     for (int64_t v = 0; v < vectors; ++v) {
       const Floats factor = 1 / load(total + v * kLanes);
@@ -57,24 +59,26 @@ class Attention {
     }
   }
 
-  Head<T> head;
-  Buffer<float> queries{head.D * kTile}, values{head.DP * kTile};
+  Head<T, kPairs> head;
+  Buffer<float> queries{head.depth * kTile}, values{head.DP * kTile};
   Buffer<float> top{kTile}, total{kTile};
 
  private:
+  static constexpr int64_t kStep = kPairs ? 2 : 1;  // keys of a row of shares
+
   void read_queries(int64_t b, int64_t m, int64_t first, int64_t count) {
     const DeformableCall& call = head.call;
     const T* const from = head.tokens(call.q, b, m) + first * call.q.strides[1];
-    const float scale = 1 / std::sqrt(static_cast<float>(head.D));
     for (int64_t i = 0; i < count; ++i) {
-      read_row(from + i * call.q.strides[1], 1, head.D, row_);
-      for (int64_t d = 0; d < head.D; ++d) {
-        queries[d * kTile + i] = scale * row_[d];
+      head.read_token(from + i * call.q.strides[1], row_);
+      for (int64_t d = 0; d < head.depth; ++d) {
+        queries[d * kTile + i] = row_[d];
       }
     }
   }
 
-  // Replaces a vector of each score by its exponential, and updates the statistics.
+  // Replaces a vector of each score by its exponential, or of two scores by the pair,
+  // and updates the statistics.
   MMATTN_INLINE void exponentiate(int64_t keys, bool is_first, int64_t lane) {
     const Floats old = load(top + lane);
     Floats largest = old;
@@ -82,11 +86,19 @@ class Attention {
       largest = maximum(load(scores_ + s * kTile + lane), largest);
     }
     Floats sum{};
-    for (int64_t s = 0; s < keys; ++s) {
-      float* const score = scores_ + s * kTile + lane;
-      const Floats share = exp(load(score) - largest);
-      store(score, share);
+    for (int64_t s = 0; s < keys; s += kStep) {
+      const float* const score = scores_ + s * kTile + lane;
+      Floats share = exp(load(score) - largest);
       sum += share;
+      if constexpr (kPairs) {
+        Floats next{};
+        if (s + 1 < keys) {
+          next = exp(load(score + kTile) - largest);
+          sum += next;
+        }
+        share = pair(share, next);
+      }
+      store(scores_ + s / kStep * kTile + lane, share);
     }
     if (is_first) {
       store(total + lane, sum);
@@ -101,15 +113,16 @@ class Attention {
     store(top + lane, largest);
   }
 
+  const float scale = 1 / std::sqrt(static_cast<float>(head.D));
   Segment segments_[kTile];
   Buffer<float> scores_{kBlock * kTile + kLanes}, row_{head.DP};
 };
 
 // Computes some tiles of all images and heads.
-template <class T>
+template <class T, bool kPairs = false>
 void attend(const DeformableCall& call, int64_t begin, int64_t end) {
   const int64_t N = call.num_queries(), tiles = (N + kTile - 1) / kTile;
-  Attention<T> attention(call);
+  Attention<T, kPairs> attention(call);
   for (int64_t task = begin; task < end; ++task) {
     const int64_t tile = task % tiles, m = task / tiles % call.M;
     const int64_t b = task / tiles / call.M, first = tile * kTile;

@@ -11,6 +11,11 @@ inline int64_t deformable_tiles(const DeformableCall& call) {
 }
 
 inline void deformable_forward(const DeformableCall& call, int64_t begin, int64_t end) {
+#if VECTOR_BYTES == 64
+  if (call.storage == Storage::kBFloat16 && has_pairs()) {
+    return attend<BFloat16, true>(call, begin, end);
+  }
+#endif
   with_type_of(call.storage, [&](auto x) { attend<decltype(x)>(call, begin, end); });
 }
 

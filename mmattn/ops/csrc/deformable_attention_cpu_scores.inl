@@ -70,8 +70,9 @@ struct Segment {
   int64_t row, column, lane, count;
 };
 
-// A head of an image: its keys, values and table, ready for the products.
-template <class T>
+// A head of an image: its keys, values and table, ready for the products. With kPairs
+// a number holds two of T, which are bfloat16.
+template <class T, bool kPairs = false>
 class Head {
  public:
   explicit Head(const DeformableCall& call) : call(call) {}
@@ -79,7 +80,12 @@ class Head {
   void read(int64_t b, int64_t m) {
     pack_rows(call.k, b, m, keys);
     for (int64_t s = 0; s < call.K; ++s) {
-      read_row(tokens(call.v, b, m) + s * call.v.strides[1], 1, D, values + s * DP);
+      const T* const from = tokens(call.v, b, m) + s * call.v.strides[1];
+      if constexpr (!kPairs) {
+        read_row(from, 1, D, values + s * DP);
+      } else if (s % 2 == 0) {
+        read_pairs(from, s + 1 < call.K ? from + call.v.strides[1] : nullptr, s);
+      }
     }
     const int64_t group = b * call.G + m / (call.M / call.G);
     for (int64_t s = 0; s < call.K; ++s) {
@@ -101,12 +107,32 @@ class Head {
     return static_cast<const T*>(x.data) + b * x.strides[0] + m * x.strides[2];
   }
 
-  // Interleaves kRows keys: (K / kRows, D, kRows).
+  // Reads `depth` numbers of a token.
+  void read_token(const T* from, float* to) const {
+    if constexpr (kPairs) {
+      to[depth - 1] = 0;
+      std::memcpy(to, from, D * sizeof(T));
+    } else {
+      read_row(from, 1, D, to);
+    }
+  }
+
+  // Pairs the values of key s and the next one, if any: (K / 2, DP).
+  void read_pairs(const T* from, const T* next, int64_t s) {
+    T both[2]{};
+    for (int64_t d = 0; d < D; ++d) {
+      both[0] = from[d];
+      both[1] = next == nullptr ? T(0.0f) : next[d];
+      std::memcpy(values + s / 2 * DP + d, both, sizeof(float));
+    }
+  }
+
+  // Interleaves kRows keys: (K / kRows, depth, kRows).
   void pack_rows(const Tokens& x, int64_t b, int64_t m, float* to) {
     for (int64_t s = 0; s < call.K; ++s) {
-      read_row(tokens(x, b, m) + s * x.strides[1], 1, D, row_);
-      float* const group = to + s / kRows * kRows * D + s % kRows;
-      for (int64_t d = 0; d < D; ++d) {
+      read_token(tokens(x, b, m) + s * x.strides[1], row_);
+      float* const group = to + s / kRows * kRows * depth + s % kRows;
+      for (int64_t d = 0; d < depth; ++d) {
         group[d * kRows] = row_[d];
       }
     }
@@ -174,28 +200,29 @@ class Head {
   }
 
   // Makes the scores of some keys, in rows of kTile, and rows of no key up to a
-  // multiple of kRows. The segments are of `vectors` vectors of queries.
+  // multiple of kRows. The segments are of `vectors` vectors of queries, whose products
+  // with keys a factor scales.
   void make_scores(int64_t first, int64_t count, const Segment* segments,
-      int num_segments, const float* queries, int64_t vectors, float* to) const {
-    switch (step) {
-      case Step::kUnit:
-        write_biases_of<Step::kUnit>(first, count, segments, num_segments, to);
-        break;
-      case Step::kSmall:
-        write_biases_of<Step::kSmall>(first, count, segments, num_segments, to);
-        break;
-      case Step::kLarge:
-        write_biases_of<Step::kLarge>(first, count, segments, num_segments, to);
+      int num_segments, const float* queries, int64_t vectors, float* to,
+      float factor) const {
+    if (call.is_plain()) {
+      std::memset(to, 0, count * kTile * sizeof(float));
+    } else if (step == Step::kUnit) {
+      write_biases_of<Step::kUnit>(first, count, segments, num_segments, to);
+    } else if (step == Step::kSmall) {
+      write_biases_of<Step::kSmall>(first, count, segments, num_segments, to);
+    } else {
+      write_biases_of<Step::kLarge>(first, count, segments, num_segments, to);
     }
-    multiply_rows(keys, first, count, queries, vectors, to);
+    multiply_rows(keys, first, count, queries, vectors, to, factor);
   }
 
-  // Adds the products of packed rows and queries (D, kTile).
+  // Adds the products of packed rows and queries (depth, kTile).
   void multiply_rows(const float* rows, int64_t first, int64_t count,
-      const float* queries, int64_t vectors, float* to) const {
+      const float* queries, int64_t vectors, float* to, float factor) const {
     for (int64_t s = 0; s < count; s += kRows) {
-      add_product_of<1>(kRows, vectors, rows + (first + s) * D, kRows, queries, kTile,
-          D, to + s * kTile, kTile);
+      add_product_of<1, true, kPairs>(kRows, vectors, rows + (first + s) * depth, kRows,
+          queries, kTile, depth, to + s * kTile, kTile, factor);
     }
   }
 
@@ -205,7 +232,7 @@ class Head {
   const Step step = x.step == 1 ? Step::kUnit
       : x.step < 1              ? Step::kSmall
                                 : Step::kLarge;
-  const int64_t D = call.D, DP = round_up(D, kLanes);
+  const int64_t D = call.D, DP = round_up(D, kLanes), depth = kPairs ? (D + 1) / 2 : D;
 
  private:
   float* row_of(float* table, int64_t i) const {

@@ -29,6 +29,15 @@ InstructionSet choose_set() {
   return InstructionSet::kBaseline;
 }
 
+bool supports_pairs() {
+#ifdef __x86_64__
+  return instruction_set() == InstructionSet::kAvx512 &&
+      __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
+}
+
 int64_t instruction_set_number() {
   return static_cast<int64_t>(instruction_set());
 }
@@ -38,6 +47,11 @@ int64_t instruction_set_number() {
 InstructionSet instruction_set() {
   static const InstructionSet chosen = choose_set();
   return chosen;
+}
+
+bool has_pairs() {
+  static const bool supported = supports_pairs();
+  return supported;
 }
 
 }  // namespace mmattn

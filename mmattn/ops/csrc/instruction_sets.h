@@ -10,6 +10,9 @@ enum class InstructionSet : int64_t { kBaseline, kAvx2, kAvx512 };
 // Returns the widest set that the processor and PyTorch's ATEN_CPU_CAPABILITY allow.
 InstructionSet instruction_set();
 
+// Whether that set is AVX-512 on a processor that multiplies pairs of bfloat16.
+bool has_pairs();
+
 }  // namespace mmattn
 
 // The function of the chosen set, of a file that for_each_instruction_set.inl included.

@@ -215,7 +215,7 @@ class Part {
         : vectors_ == 2            ? add_product_of<2 * kLanes, true>
                                    : add_product_of<kLanes, true>;
     for (int64_t m = 0; m < M; ++m, maps += L * width_, rows += DP, sums += L * DP) {
-      add(L, DP / kLanes, maps, 1, rows, M * DP, count, sums, DP);
+      add(L, DP / kLanes, maps, 1, rows, M * DP, count, sums, DP, 1);
     }
   }
 

@@ -109,6 +109,23 @@ MMATTN_INLINE Floats load_as_float(const T* from) {
   }
 }
 
+// Rounds numbers to pairs of bfloat16, those of `low` in the lower halves of words.
+MMATTN_INLINE Floats pair(Floats low, Floats high) {
+  typedef uint32_t Words __attribute__((vector_size(VECTOR_BYTES)));
+  const Words a = (Words)low + 0x8000, b = (Words)high + 0x8000;
+  return (Floats)(a >> 16 | (b & 0xffff0000));
+}
+
+// Adds to each lane both products of the pairs of two words. GCC knows the instruction
+// only in functions for processors that have it.
+MMATTN_INLINE Floats add_pairs(Floats sum, float a, Floats b) {
+#if VECTOR_BYTES == 64
+  const Floats x = (Floats)(bit_cast<int32_t>(a) - Ints{});
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(b));
+#endif
+  return sum;
+}
+
 // Asks for numbers that will be read soon.
 template <class T>
 MMATTN_INLINE void prefetch(const T* from, int64_t count) {
