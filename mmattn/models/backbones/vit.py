@@ -9,7 +9,6 @@ without the class token. `MaiT` has one.
 
 from collections.abc import Mapping, Sequence
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmattn.errors import UserError, check_choice
@@ -19,6 +18,7 @@ from mmattn.models.layers import (
     PatchStem,
     PointwiseLinear,
     PointwiseMlp,
+    dense_attention,
     drop_path_rates,
     init_linear_and_conv,
     resolve_masking,
@@ -50,9 +50,8 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         B, H, W, C = x.shape
         qkv = self.qkv(x).view(B, H * W, 3, self.num_heads, C // self.num_heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, M, N, D)
-        out = F.scaled_dot_product_attention(q, k, v)
-        return self.proj(out.transpose(1, 2).reshape(B, H, W, C))
+        out = dense_attention(*qkv.unbind(2), (H, W))  # (B, N, M, D)
+        return self.proj(out.reshape(B, H, W, C))
 
 
 class InteractiveSelfAttention(SelfAttention):
@@ -93,10 +92,9 @@ class ViT(BaseBackbone):
 
     Args:
         arch: 'tiny', 'small', or a dict with `embed_dims`, `depth`, `num_heads`.
-        attention: 'mhsa' (dense, through PyTorch's SDPA), 'mhsa_interaction' (dense
-            with interaction between heads, equation 5), 'imhsa'
-            (`InteractiveAttention`) or 'masked' (`MaskedAttention`). 'mhsa' and
-            'masked' can load each other's weights.
+        attention: 'mhsa' (dense), 'mhsa_interaction' (dense with interaction between
+            heads, equation 5), 'imhsa' (`InteractiveAttention`) or 'masked'
+            (`MaskedAttention`). 'mhsa' and 'masked' can load each other's weights.
         patch_size: side of a patch; 16 and 8 in the paper.
         img_size: image side, or (height, width), that the position embedding is made
             for. It is resized for other grids (bicubic), at run time and on load.

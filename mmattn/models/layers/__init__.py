@@ -1,5 +1,6 @@
 from .deformable_attention import DeformableAttention
 from .deformable_detr import DecoderOutput, DeformableDETRDecoder, DeformableDETREncoder
+from .dense_attention import dense_attention
 from .depthwise_conv import DepthwiseConv
 from .drop_path import DropPath, drop_path_rates
 from .grid_conv import GridConv
@@ -56,6 +57,7 @@ __all__ = [
     'StarReLU',
     'StructureAwareAttention',
     'WindowAttention',
+    'dense_attention',
     'drop_path_rates',
     'fit_image_channels',
     'fit_on_load',

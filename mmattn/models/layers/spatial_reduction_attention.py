@@ -9,6 +9,7 @@ from mmattn.ops.common.adaptive_pool import adaptive_avg_pool
 from mmattn.ops.common.derivatives import runs_eagerly
 from mmattn.ops.common.pointwise_linear import NARROW_BLAS
 
+from .dense_attention import dense_attention
 from .grid_conv import GridConv
 from .pointwise import PointwiseLinear
 
@@ -50,9 +51,9 @@ class SpatialReductionAttention(nn.Module):
             self.norm = nn.LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
-        k, v = self._heads(self.kv(self.reduce(x))).chunk(2, dim=1)
-        out = F.scaled_dot_product_attention(self._heads(self.q(x)), k, v)
-        return self.proj(out.transpose(1, 2).reshape(x.shape))
+        k, v = self._heads(self.kv(self.reduce(x))).chunk(2, dim=2)
+        out = dense_attention(self._heads(self.q(x)), k, v, x.shape[1:-1])
+        return self.proj(out.reshape(x.shape))
 
     def reduce(self, x: Tensor) -> Tensor:
         """Reduce (B, H, W, C) to the map (B, h, w, C) that keys are made of."""
@@ -80,9 +81,9 @@ class SpatialReductionAttention(nn.Module):
         )
 
     def _heads(self, x: Tensor) -> Tensor:
-        """Return (B, ..., C) as heads (B, C / D, N, D), a view."""
+        """Return (B, ..., C) as heads (B, N, C / D, D), a view."""
         width = self.q.out_features // self.num_heads
-        return x.flatten(1, -2).unflatten(-1, (-1, width)).transpose(1, 2)
+        return x.flatten(1, -2).unflatten(-1, (-1, width))
 
 
 def _convolve_patches(conv: nn.Conv2d, x: Tensor) -> Tensor:
