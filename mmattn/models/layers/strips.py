@@ -30,10 +30,12 @@ def pointwise_by_strips(
     parts = slices(x.shape[:-1].numel(), hidden_dims, ELEMENTS) if may_split(x) else []
     if len(parts) < 2:
         return function(x)
-    tokens, out = x.flatten(0, -2), x.new_empty(x.shape)
+    tokens, out = x.flatten(0, -2), None
     for part in parts:
-        out.view(tokens.shape)[part] = function(tokens[part])
-    return out
+        strip = function(tokens[part])
+        out = strip.new_empty(tokens.shape) if out is None else out
+        out[part] = strip
+    return out.view(x.shape)
 
 
 def convolve_by_strips(
@@ -56,27 +58,25 @@ def convolve_by_strips(
     reach, row = conv.kernel_size[0] // 2, W * conv.in_channels
     if B * H * row <= ELEMENTS:
         return after(conv(before(x)))
-    out = x.new_empty(x.shape)
+    out = None
     for images in slices(B, H * row, ELEMENTS):
         count = images.stop - images.start
         parts = slices(H, count * row, ELEMENTS, minimum=max(1, 4 * reach))
-        border = x.new_zeros(count, reach, W, conv.in_channels)
-        kept, first = border, 0
+        kept, first = None, 0
         for part in parts:
             # The rows that the last strip's convolution lacked lie before these.
-            maps = [kept, before(x[images, part])]
+            hidden = before(x[images, part])
+            border = hidden.new_zeros(count, reach, W, conv.in_channels)
+            maps = [border if kept is None else kept, hidden]
             maps = torch.cat([*maps, border] if part.stop == H else maps, 1)
             last = first + maps.shape[1] - 2 * reach
-            out[images, first:last] = after(conv(maps, padded=True))
+            strip = after(conv(maps, padded=True))
+            out = strip.new_empty(x.shape) if out is None else out
+            out[images, first:last] = strip
             kept, first = maps[:, maps.shape[1] - 2 * reach :], last
     return out
 
 
 def may_split(x: Tensor) -> bool:
     """Return whether nobody records or transforms a call, on a CPU."""
-    return (
-        x.device.type == 'cpu'
-        and not torch.is_grad_enabled()
-        and not torch.is_autocast_enabled('cpu')
-        and runs_eagerly()
-    )
+    return x.device.type == 'cpu' and not torch.is_grad_enabled() and runs_eagerly()
