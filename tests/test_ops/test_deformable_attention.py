@@ -218,6 +218,17 @@ def test_average_of_ones_is_one(setup, seen):
 
 
 @both_backends
+def test_small_shares_in_half_precision(setup):
+    """Each is rounded at most twice to bfloat16, once as a share and once as output."""
+    sizes = dict(B=1, M=1, G=1, K=2, D=1, grid=(1, 400), table_size=(1, 1))
+    function, (q, k, _, *bias) = setup(dtype=torch.bfloat16, **sizes)
+    q = torch.linspace(-40, 0, q.numel()).to(q).view_as(q)
+    k = torch.tensor([0.0, 1.0]).to(k).view_as(k)
+    out, expected = function(q, k, k, *bias), q.double().sigmoid()
+    assert ((out.double() / expected - 1).abs() < 2.1 * 2**-8).all()
+
+
+@both_backends
 @both_tables
 def test_nan_in_a_query_stays_there(setup, table_size):
     function, inputs = setup(table_size=table_size)

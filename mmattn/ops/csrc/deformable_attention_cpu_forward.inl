@@ -88,15 +88,16 @@ class Attention {
     Floats sum{};
     for (int64_t s = 0; s < keys; s += kStep) {
       const float* const score = scores_ + s * kTile + lane;
-      Floats share = exp(load(score) - largest);
-      sum += share;
+      Floats share;
       if constexpr (kPairs) {
-        Floats next{};
-        if (s + 1 < keys) {
-          next = exp(load(score + kTile) - largest);
-          sum += next;
-        }
-        share = pair(share, next);
+        const Floats own = coarse_exp(load(score) - largest);
+        const Floats next =
+            s + 1 < keys ? coarse_exp(load(score + kTile) - largest) : Floats{};
+        sum += own + next;
+        share = pair(own, next);
+      } else {
+        share = exp(load(score) - largest);
+        sum += share;
       }
       store(scores_ + s / kStep * kTile + lane, share);
     }

@@ -264,4 +264,16 @@ MMATTN_INLINE Floats exp(Floats x) {
 #endif
 }
 
+// e^x to 1e-4 of it, and 1 for 0, where it is rounded to bfloat16.
+MMATTN_INLINE Floats coarse_exp(Floats x) {
+#if VECTOR_BYTES == 64
+  const Floats y = x * 1.44269504f;
+  const Floats r = _mm512_reduce_ps(y, 1);  // y - floor(y); scalef takes the floor, too
+  const Floats p = (r * 0.07706705f + 0.22764498f) * r + 0.69511679f;
+  return _mm512_scalef_ps(p * r + 1.0f, y);
+#else
+  return exp(x);
+#endif
+}
+
 }  // namespace
