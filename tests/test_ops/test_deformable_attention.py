@@ -241,6 +241,24 @@ def test_nan_in_a_query_stays_there(setup, table_size):
 
 
 @both_backends
+@pytest.mark.parametrize('name', ['q', 'grad'])
+def test_nan_stays_in_its_image(setup, name):
+    """Also where a tile of queries is followed by part of one, in the same memory."""
+    function, inputs = setup(grid=(1, 63), dtype=torch.bfloat16)
+    tensors = [x.clone() for x in inputs]
+    grad = torch.ones_like(tensors[0])
+    dict(q=tensors[0], grad=grad)[name][0, 15] = float('nan')
+    q, k, v, *_ = tensors = [x.requires_grad_() for x in tensors]
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        grads = torch.autograd.grad(function(*tensors), (q, k, v), grad)
+    finally:
+        torch.set_num_threads(before)
+    assert all(x[1].isfinite().all() for x in grads)
+
+
+@both_backends
 @both_tables
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
 def test_position_that_is_no_number(setup, table_size, value):

@@ -4,7 +4,7 @@ namespace {
 // The gradients of a head and some rows of its queries. A strip of columns is taken at
 // a time. For a key, the gradients of scores are first added up by the table's row, and
 // then multiplied by the interpolation along columns, once for each row of the table.
-template <class T>
+template <class T, bool kPairs>
 class Gradients {
  public:
   explicit Gradients(const DeformableCall& call) : call_(call) {}
@@ -54,10 +54,7 @@ class Gradients {
   void read_head(int64_t b, int64_t m) {
     head_.read(b, m);
     head_.pack_rows(call_.v, b, m, values_);
-    for (int64_t s = 0; s < call_.K; ++s) {
-      const T* const key = head_.tokens(call_.k, b, m) + s * call_.k.strides[1];
-      read_row(key, 1, D, key_rows_ + s * DP);
-    }
+    head_.read_rows(call_.k, b, m, key_rows_);
     const float* const table = call_.table + m * call_.Th * call_.Tw;
     for (int64_t i = 0; i < call_.Th; ++i) {
       for (int64_t j = 0; j < call_.Tw; ++j) {
@@ -69,42 +66,38 @@ class Gradients {
     dtable_.fill(0);
   }
 
-  // Reads a token and scales it, as a row and as a column of a tile.
-  void read_token(const T* from, float scale, float* row, float* column) {
-    read_row(from, 1, D, row);
-    for (int64_t d = 0; d < D; ++d) {
-      row[d] *= scale;
-      column[d * kTile] = row[d];
+  // Reads token i of a tile, as a row, which may be half of pairs, and as a column.
+  void read_token(const T* from, int64_t i, float* rows, float* columns) {
+    head_.read_row_of(from, i, rows);
+    head_.read_token(from, row_);
+    for (int64_t d = 0; d < head_.depth; ++d) {
+      columns[d * kTile + i] = row_[d];
     }
   }
 
   void read_strip(int64_t b, int64_t m, int64_t first, int64_t last, int64_t column,
       int64_t count) {
-    const float scale = 1 / std::sqrt(static_cast<float>(D));
     dqueries_.fill(0);
     for (int64_t row = first; row < last; ++row) {
       const int64_t r = row - first, query = row * call_.W + column;
       for (int64_t i = 0; i < kTile; ++i) {
-        float* const column_q = queries_ + r * D * kTile + i;
-        float* const column_g = grads_ + r * D * kTile + i;
-        if (i >= count) {  // zeros, and shares of zero
-          for (int64_t d = 0; d < D; ++d) {
-            column_q[d * kTile] = column_g[d * kTile] = 0;
-          }
+        if (i >= count) {  // shares of zero, whatever a tile before left here
           lse_[r * kTile + i] = 3e38f;
           delta_[r * kTile + i] = 0;
           continue;
         }
         const int64_t n = query + i;
-        float* const g = grad_rows_ + (r * kTile + i) * DP;
-        read_token(head_.tokens(call_.q, b, m) + n * call_.q.strides[1], scale,
-            query_rows_ + (r * kTile + i) * DP, column_q);
+        const T* const grad =
+            head_.tokens(call_.grad, b, m) + n * call_.grad.strides[1];
+        read_token(head_.tokens(call_.q, b, m) + n * call_.q.strides[1], i,
+            query_rows_ + r * kTileRows * DP, queries_ + r * head_.depth * kTile);
         read_token(
-            head_.tokens(call_.grad, b, m) + n * call_.grad.strides[1], 1, g, column_g);
+            grad, i, grad_rows_ + r * kTileRows * DP, grads_ + r * head_.depth * kTile);
+        read_row(grad, 1, D, row_);
         const float* const statistics = call_.statistics_of(b, m, n);
         float delta = 0;
         for (int64_t d = 0; d < D; ++d) {
-          delta += statistics[1 + d] * g[d];
+          delta += statistics[1 + d] * row_[d];
         }
         lse_[r * kTile + i] = statistics[0];
         delta_[r * kTile + i] = delta;
@@ -114,13 +107,12 @@ class Gradients {
 
   void write_strip(int64_t b, int64_t m, int64_t first, int64_t last, int64_t column,
       int64_t count) {
-    const float scale = 1 / std::sqrt(static_cast<float>(D));
     T* const dq = static_cast<T*>(call_.grad_q.data) + b * call_.grad_q.strides[0] +
         m * call_.grad_q.strides[2];
     for (int64_t row = first; row < last; ++row) {
       for (int64_t i = 0; i < count; ++i) {
         for (int64_t d = 0; d < D; ++d) {
-          row_[d] = scale * dqueries_[((row - first) * DP + d) * kTile + i];
+          row_[d] = scale_ * dqueries_[((row - first) * DP + d) * kTile + i];
         }
         write_row(row_, D, dq + (row * call_.W + column + i) * call_.grad_q.strides[1]);
       }
@@ -130,32 +122,65 @@ class Gradients {
   void run_keys(int64_t s, int64_t keys, int64_t first, int64_t last, int64_t column,
       int64_t count) {
     const int64_t vectors = num_vectors(count), padded = round_up(keys, kRows);
+    const int64_t depth = (count + kStep - 1) / kStep;  // of products over queries
     std::memset(sums_, 0, keys * window_ * kTile * sizeof(float));
     std::memset(shared_sums_, 0, keys * window_ * kTile * sizeof(float));
     for (int64_t row = first; row < last; ++row) {
       const int64_t r = row - first;
       const Segment segment{row, column, 0, count};
-      const float* const queries = queries_ + r * D * kTile;
-      head_.make_scores(s, keys, &segment, 1, queries, vectors, shares_, 1);
+      const float* const queries = queries_ + r * head_.depth * kTile;
+      head_.make_scores(s, keys, &segment, 1, queries, vectors, shares_, scale_);
       for (int64_t v = 0; v < vectors; ++v) {
         const Floats lse = load(lse_ + r * kTile + v * kLanes);
         for (int64_t i = 0; i < keys; ++i) {
           float* const share = shares_ + i * kTile + v * kLanes;
-          store(share, exp(load(share) - lse));
+          const Floats x = load(share) - lse;
+          store(share, kPairs ? coarse_exp(x) : exp(x));
           store(dscores_ + i * kTile + v * kLanes, Floats{});
         }
       }
-      add_product_of<kTile>(padded, DP / kLanes, shares_, 1,
-          grad_rows_ + r * kTile * DP, DP, count, dvalues_ + s * DP, DP);
+      add_product_of<kTileRows, true, kPairs>(padded, DP / kLanes,
+          by_queries(shares_, keys, vectors), 1, grad_rows_ + r * kTileRows * DP, DP,
+          depth, dvalues_ + s * DP, DP);
       head_.multiply_rows(
-          values_, s, keys, grads_ + r * D * kTile, vectors, dscores_, 1);
+          values_, s, keys, grads_ + r * head_.depth * kTile, vectors, dscores_, 1);
       for (int64_t i = 0; i < keys; ++i) {
         add_to_row_of_table(s + i, i, first, row, vectors);
       }
-      add_product_of<1>(DP, vectors, key_rows_ + s * DP, DP, dscores_, kTile, keys,
-          dqueries_ + r * DP * kTile, kTile);
-      add_product_of<kTile>(padded, DP / kLanes, dscores_, 1,
-          query_rows_ + r * kTile * DP, DP, count, dkeys_ + s * DP, DP);
+      add_product_of<kTileRows, true, kPairs>(padded, DP / kLanes,
+          by_queries(dscores_, keys, vectors), 1, query_rows_ + r * kTileRows * DP, DP,
+          depth, dkeys_ + s * DP, DP, scale_);
+      if constexpr (kPairs) {
+        pair_keys(keys, vectors);
+      }
+      add_product_of<1, true, kPairs>(DP, vectors, key_rows_ + s / kStep * DP, DP,
+          dscores_, kTile, (keys + kStep - 1) / kStep, dqueries_ + r * DP * kTile,
+          kTile);
+    }
+  }
+
+  // Returns maps (keys, kTileRows), in which neighboring queries are pairs.
+  const float* by_queries(const float* maps, int64_t keys, int64_t vectors) {
+    if constexpr (!kPairs) {
+      return maps;
+    }
+    for (int64_t i = 0; i < keys; ++i) {
+      for (int64_t v = 0; v < vectors; ++v) {
+        write_pairs(load(maps + i * kTile + v * kLanes),
+            words_ + i * kTileRows + v * kLanes / kStep);
+      }
+    }
+    return words_;
+  }
+
+  // Pairs the gradients of scores of two keys, in the first half of their rows.
+  void pair_keys(int64_t keys, int64_t vectors) {
+    for (int64_t i = 0; i < keys; i += 2) {
+      for (int64_t lane = 0; lane < vectors * kLanes; lane += kLanes) {
+        const float* const from = dscores_ + i * kTile + lane;
+        store(dscores_ + i / 2 * kTile + lane,
+            pair(load(from), i + 1 < keys ? load(from + kTile) : Floats{}));
+      }
     }
   }
 
@@ -226,21 +251,27 @@ class Gradients {
     dplace[1] += static_cast<float>(head_.y.slope()) * sum_lanes(dy);
   }
 
+  static constexpr int64_t kStep = Head<T, kPairs>::kStep, kTileRows = kTile / kStep;
+
   const DeformableCall& call_;
-  Head<T> head_{call_};
+  Head<T, kPairs> head_{call_};
+  const float scale_ = 1 / std::sqrt(static_cast<float>(call_.D));
   const int64_t D = call_.D, DP = head_.DP;
   const int64_t rows_ = (call_.H + call_.splits - 1) / call_.splits;
   const int64_t window_ = most_rows_of_table();
   const int64_t line_ = round_up(window_ + 1, kLanes) + kLanes;
   const int64_t height_ = round_up(call_.Th + 4 + line_, kLanes);
   const int64_t keys_ = round_up(call_.K, kBlock);
-  Buffer<float> queries_{rows_ * D * kTile}, grads_{rows_ * D * kTile};
-  Buffer<float> query_rows_{rows_ * kTile * DP}, grad_rows_{rows_ * kTile * DP};
+  Buffer<float> queries_{rows_ * head_.depth * kTile};
+  Buffer<float> grads_{rows_ * head_.depth * kTile};
+  Buffer<float> query_rows_{rows_ * kTileRows * DP};
+  Buffer<float> grad_rows_{rows_ * kTileRows * DP};
   Buffer<float> dqueries_{rows_ * DP * kTile}, lse_{rows_ * kTile};
   Buffer<float> delta_{rows_ * kTile}, key_rows_{keys_ * DP}, values_{keys_ * D};
   Buffer<float> dkeys_{keys_ * DP}, dvalues_{keys_ * DP};
   Buffer<float> shares_{kBackwardBlock * kTile + kLanes};
   Buffer<float> dscores_{kBackwardBlock * kTile + kLanes};
+  Buffer<float> words_{kBackwardBlock * kTile};
   // By row of the table: gradients of scores, and these times the share of the next row.
   Buffer<float> sums_{kBackwardBlock * window_ * kTile};
   Buffer<float> shared_sums_{kBackwardBlock * window_ * kTile};
@@ -251,9 +282,9 @@ class Gradients {
 };
 
 // Computes some tasks of splits * B * M, which write to different places.
-template <class T>
+template <class T, bool kPairs>
 void differentiate(const DeformableCall& call, int64_t begin, int64_t end) {
-  Gradients<T> gradients(call);
+  Gradients<T, kPairs> gradients(call);
   for (int64_t task = begin; task < end; ++task) {
     gradients.run(task);
   }

@@ -64,7 +64,7 @@ class Attention {
   Buffer<float> top{kTile}, total{kTile};
 
  private:
-  static constexpr int64_t kStep = kPairs ? 2 : 1;  // keys of a row of shares
+  static constexpr int64_t kStep = Head<T, kPairs>::kStep;
 
   void read_queries(int64_t b, int64_t m, int64_t first, int64_t count) {
     const DeformableCall& call = head.call;
@@ -120,7 +120,7 @@ class Attention {
 };
 
 // Computes some tiles of all images and heads.
-template <class T, bool kPairs = false>
+template <class T, bool kPairs>
 void attend(const DeformableCall& call, int64_t begin, int64_t end) {
   const int64_t N = call.num_queries(), tiles = (N + kTile - 1) / kTile;
   Attention<T, kPairs> attention(call);

@@ -72,21 +72,14 @@ struct Segment {
 
 // A head of an image: its keys, values and table, ready for the products. With kPairs
 // a number holds two of T, which are bfloat16.
-template <class T, bool kPairs = false>
+template <class T, bool kPairs>
 class Head {
  public:
   explicit Head(const DeformableCall& call) : call(call) {}
 
   void read(int64_t b, int64_t m) {
     pack_rows(call.k, b, m, keys);
-    for (int64_t s = 0; s < call.K; ++s) {
-      const T* const from = tokens(call.v, b, m) + s * call.v.strides[1];
-      if constexpr (!kPairs) {
-        read_row(from, 1, D, values + s * DP);
-      } else if (s % 2 == 0) {
-        read_pairs(from, s + 1 < call.K ? from + call.v.strides[1] : nullptr, s);
-      }
-    }
+    read_rows(call.v, b, m, values);
     const int64_t group = b * call.G + m / (call.M / call.G);
     for (int64_t s = 0; s < call.K; ++s) {
       xs[s] = call.positions[(group * call.K + s) * 2];
@@ -117,13 +110,21 @@ class Head {
     }
   }
 
-  // Pairs the values of key s and the next one, if any: (K / 2, DP).
-  void read_pairs(const T* from, const T* next, int64_t s) {
-    T both[2]{};
-    for (int64_t d = 0; d < D; ++d) {
-      both[0] = from[d];
-      both[1] = next == nullptr ? T(0.0f) : next[d];
-      std::memcpy(values + s / 2 * DP + d, both, sizeof(float));
+  // Reads token i of rows (tokens / kStep, DP). One of a pair is every other half.
+  void read_row_of(const T* from, int64_t i, float* rows) const {
+    if constexpr (kPairs) {
+      char* const to = reinterpret_cast<char*>(rows + i / 2 * DP) + i % 2 * sizeof(T);
+      for (int64_t d = 0; d < D; ++d) {
+        std::memcpy(to + d * sizeof(float), from + d, sizeof(T));
+      }
+    } else {
+      read_row(from, 1, D, rows + i * DP);
+    }
+  }
+
+  void read_rows(const Tokens& x, int64_t b, int64_t m, float* rows) const {
+    for (int64_t s = 0; s < call.K; ++s) {
+      read_row_of(tokens(x, b, m) + s * x.strides[1], s, rows);
     }
   }
 
@@ -226,13 +227,15 @@ class Head {
     }
   }
 
+  static constexpr int64_t kStep = kPairs ? 2 : 1;  // numbers of T in one of float
+
   const DeformableCall& call;
   const Axis y{call.H, call.Th, call.align_corners};
   const Axis x{call.W, call.Tw, call.align_corners};
   const Step step = x.step == 1 ? Step::kUnit
       : x.step < 1              ? Step::kSmall
                                 : Step::kLarge;
-  const int64_t D = call.D, DP = round_up(D, kLanes), depth = kPairs ? (D + 1) / 2 : D;
+  const int64_t D = call.D, DP = round_up(D, kLanes), depth = (D + kStep - 1) / kStep;
 
  private:
   float* row_of(float* table, int64_t i) const {

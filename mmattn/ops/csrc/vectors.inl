@@ -116,6 +116,14 @@ MMATTN_INLINE Floats pair(Floats low, Floats high) {
   return (Floats)(a >> 16 | (b & 0xffff0000));
 }
 
+// Writes numbers rounded to bfloat16, side by side: pairs of neighbors.
+MMATTN_INLINE void write_pairs(Floats x, float* to) {
+  typedef uint32_t Words __attribute__((vector_size(VECTOR_BYTES)));
+  typedef uint16_t Shorts __attribute__((vector_size(VECTOR_BYTES / 2)));
+  const Shorts halves = __builtin_convertvector(((Words)x + 0x8000) >> 16, Shorts);
+  std::memcpy(to, &halves, sizeof(halves));
+}
+
 // Adds to each lane both products of the pairs of two words. GCC knows the instruction
 // only in functions for processors that have it.
 MMATTN_INLINE Floats add_pairs(Floats sum, float a, Floats b) {
