@@ -112,10 +112,27 @@ def test_tangents_are_kept(calls, name):
 
 
 @every_layer
-def test_compiled_graphs_have_no_strips(calls, name):
+def test_exported_graphs_have_no_strips(calls, name):
     layer, x = make(name).eval(), torch.randn(1, 20, 5, C)
     with torch.no_grad():
         program = torch.export.export(layer, (x,))
     targets = [node.target for node in program.graph.nodes]
     assert targets.count(torch.ops.aten.linear.default) == 2
     assert_close('out', layer(x).detach(), program.module()(x))
+
+
+@every_layer
+@pytest.mark.parametrize('dynamic', [False, True], ids=['one size', 'any size'])
+def test_graphs_compiled_for_one_size_have_strips(monkeypatch, name, dynamic):
+    monkeypatch.setattr(strips, 'ELEMENTS', 1)
+    layer, x, graphs = make(name), torch.randn(1, 14, 2, C), []
+
+    def keep(graph, inputs):
+        graphs.append([str(x.target) for x in graph.graph.nodes if x.op[:4] == 'call'])
+        return graph.forward
+
+    compiled = torch.compile(layer, backend=keep, dynamic=dynamic, fullgraph=True)
+    with torch.no_grad():
+        assert_close('out', layer(x), compiled(x))
+    (targets,) = graphs
+    assert (sum('linear' in target for target in targets) > 2) is not dynamic

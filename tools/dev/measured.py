@@ -49,8 +49,9 @@ SPEEDS = {  # file and whether its images have 224 pixels, by column
     '224, AVX-512': ('models_avx512_cpu', True),
     '800 x 1333, AVX2': ('maps_cpu', False),
     '800 x 1333, AVX-512': ('maps_avx512_cpu', False),
+    'in bfloat16': ('maps_autocast_cpu', False),
 }
-MEMORY = 'maps_zen4_cpu', 'maps_autocast_cpu'  # float32, bfloat16
+MEMORY = 'maps_avx512_cpu', 'maps_autocast_cpu'  # float32, bfloat16
 LICENSES = {'apache-2.0': 'Apache-2.0', 'mit': 'MIT'}  # as timm has them
 # Files, the name of a row, of a column and of its value, by kind of table.
 RATIOS = {

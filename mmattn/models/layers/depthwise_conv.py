@@ -134,7 +134,8 @@ def conv2d(
         return _convolve(x, weight, bias, stride, padding, groups)
     x, weight, bias = cast_under_autocast(x, weight, bias)
     with without_autocast(x):
-        return _NODE(x, weight, bias, stride, padding, groups)
+        sides = (padding, padding) if isinstance(padding, int) else padding
+        return _NODE(x, weight, bias, stride, sides, groups)
 
 
 class _DepthwiseConv(torch.autograd.Function):
@@ -206,30 +207,31 @@ def _gradients(
 ):
     """Return the gradients of x, weight and bias in a compiled graph."""
     is_depthwise = groups == len(weight) == x.shape[-1]
-    if not (is_depthwise and _fits_extension(x, x.dtype)):
+    is_even = padding[0] == padding[1]
+    if not (is_depthwise and is_even and _fits_extension(x, x.dtype)):
         maps = (t.permute(0, 3, 1, 2) for t in (grad, x))
-        sides = [stride] * 2, [padding] * 2, [1, 1], False, [0, 0]
+        sides = [stride] * 2, padding, [1, 1], False, [0, 0]
         dx, dweight, dbias = torch.ops.aten.convolution_backward(
             *maps, weight, [len(weight)], *sides, groups, needed
         )
         return dx.permute(0, 2, 3, 1) if needed[0] else None, dweight, dbias
     dx = dweight = dbias = None
     if needed[0]:
-        dx = _input_gradient(x, weight, grad, stride, padding)
+        dx = _input_gradient(x, weight, grad, stride, padding[0])
     if any(needed[1:]):
-        dweight, dbias = _weight_gradients(x, weight, grad, stride, padding)
+        dweight, dbias = _weight_gradients(x, weight, grad, stride, padding[0])
     return dx, dweight, dbias
 
 
 def _shape(x: Tensor, weight: Tensor, bias, stride, padding, groups) -> tuple[int, ...]:
-    K = weight.shape[-1]
-    sides = ((side + 2 * padding - K) // stride + 1 for side in x.shape[1:3])
+    K, sides = weight.shape[-1], zip(x.shape[1:3], padding, strict=True)
+    sides = ((side + 2 * zeros - K) // stride + 1 for side, zeros in sides)
     return x.shape[0], *sides, len(weight)
 
 
 _NODE = GraphNode(
     'grid_conv2d',
-    'int stride, int padding, int groups',
+    'int stride, int[2] padding, int groups',
     _convolve,
     _gradients,
     _shape,

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from mmattn.ops.common.chunks import slices
 from mmattn.ops.common.derivatives import runs_eagerly
+from mmattn.ops.common.exporting import has_numbers
+from mmattn.ops.common.graph_nodes import takes_nodes
 
 from .depthwise_conv import DepthwiseConv
 
@@ -78,5 +80,10 @@ def convolve_by_strips(
 
 
 def may_split(x: Tensor) -> bool:
-    """Return whether nobody records or transforms a call, on a CPU."""
-    return x.device.type == 'cpu' and not torch.is_grad_enabled() and runs_eagerly()
+    """Return whether nobody records or transforms a call, on a CPU.
+
+    A compiled graph has the strips of its size, and none where it serves all sizes.
+    """
+    if x.device.type != 'cpu' or torch.is_grad_enabled():
+        return False
+    return runs_eagerly() or (takes_nodes(x) and has_numbers(x.shape))

@@ -31,6 +31,13 @@ def is_known(condition: bool | torch.SymBool) -> bool:
     return statically_known_true(condition)
 
 
+def has_numbers(size: Sequence[int]) -> bool:
+    """Return whether sides are numbers, and none stands for a range, in a graph."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return all(statically_known_true(side < 1 << 62) for side in size)
+
+
 def is_same_size(size: Sequence[int], other: Sequence[int]) -> bool:
     """Return whether two sizes are equal, for all sizes of an exported graph."""
     sides = zip(size, other, strict=True)
