@@ -335,8 +335,8 @@ def test_tiles_of_compressed_tiff_files():
     np.testing.assert_array_equal(tile, whole[:, 80:])
     Image.fromarray(255 - whole).save('images/b.tif')
     run(*args, 'a*')  # reads the changed image
-    tile = np.asarray(Image.open('data/set/train/b_80_0.tif'))
-    np.testing.assert_array_equal(tile, 255 - whole[:, 80:])
+    tile = np.asarray(Image.open('data/set/train/b_0_0.tif'))
+    np.testing.assert_array_equal(tile, 255 - whole[:, :100])
 
 
 def test_classes_that_training_lacks_are_named(capsys):
