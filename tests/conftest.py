@@ -56,6 +56,15 @@ def no_collection_for_each_data_set():
         module.gc = SimpleNamespace(collect=lambda: 0)
 
 
+@pytest.fixture(autouse=True)
+def configs_keep_their_lines(monkeypatch):
+    """Skip yapf, by which mmengine formats the config of a run many times."""
+    if 'mmengine.config' in sys.modules:
+        from yapf.yapflib import yapf_api
+
+        monkeypatch.setattr(yapf_api, 'FormatCode', lambda text, **style: (text, True))
+
+
 @pytest.fixture
 def serve():
     """Return a function that serves a folder; it returns the address and requests."""
