@@ -97,8 +97,6 @@ def test_mmcv_takes_our_extension():
 
     ours = ext_loader.load_ext('_ext', ['nms', 'carafe_forward'])
     assert ours.nms.__module__ == 'mmattn.compat.mmcv_ops'
-    code = "import mmattn, mmcv.ops, sys; print(*sys.modules, sep='\\n')"
-    assert not [name for name in run_python(code) if '.compat.mmcv_ops.' in name]
     assert isinstance(get_compiler_version(), str)
     assert isinstance(get_compiling_cuda_version(), str)
     assert importlib.util.find_spec('mmcv._ext').loader is not None
