@@ -62,11 +62,12 @@ def residual(block, x):
 @every_backbone
 def test_rates_grow_linearly_over_the_whole_network(cls):
     """Blocks keep the rates of the whole network where the last ones are not built."""
-    whole = dropping_blocks(build(cls, drop_path_rate=RATE))
+    model = build(cls, drop_path_rate=RATE)
+    whole = dropping_blocks(model)
     count = len(whole)
     assert count >= 4
     first = dropping_blocks(build(cls, drop_path_rate=RATE, out_indices=0))
-    assert len(first) == (2 if hasattr(build(cls), 'stages') else 1)
+    assert len(first) == (2 if hasattr(model, 'stages') else 1)
     for blocks in (whole, first):
         for index, block in enumerate(blocks):
             rate = RATE if cls in CONSTANT else RATE * index / (count - 1)
