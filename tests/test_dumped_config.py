@@ -1,10 +1,9 @@
 """Configs of work dirs, read as data."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fresh import run_python
 from mmengine.config import Config
 
 import mmattn
@@ -81,7 +80,7 @@ def test_installed_modules_are_imported(tmp_path):
         'import sys\nfrom mmattn.files.dumped_config import read_dumped_config\n'
         f'read_dumped_config({str(path)!r}); assert "wave" in sys.modules'
     )
-    subprocess.run([sys.executable, '-c', code], check=True)
+    run_python('-c', code)
 
 
 def test_results_of_a_work_dir_that_moved_go_where_it_is(tmp_path):

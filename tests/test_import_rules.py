@@ -2,19 +2,16 @@
 
 import ast
 import functools
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from fresh import ROOT, run_python
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 from safetensors.torch import save_file
 
 from mmattn.models import IViT
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / 'mmattn'
 # What each part of the package may import of ours, beside itself. `mmattn` alone is
 # the package's own light file, and every part may import `FOR_ALL`.
@@ -88,14 +85,6 @@ def is_module(name):
 
 def within(name, prefix):
     return name == prefix or name.startswith(prefix + '.')
-
-
-def run(code, *arguments):
-    result = subprocess.run(
-        [sys.executable, *arguments, '-c', code], capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 def test_imports_go_downward():
@@ -208,7 +197,7 @@ def test_operators_backbones_and_weights_need_torch_alone(tmp_path, serve):
     given = f'FILES, URL = {str(tmp_path)!r}, {serve(tmp_path)[0]!r}\n'
     home = f'import os; os.environ["TORCH_HOME"] = {str(tmp_path / "cache")!r}\n'
     code = without(*others) + home + given + NEED_TORCH_ALONE + LOAD_EVERY_NAME
-    first, second, *said = run(code).splitlines()
+    first, second, *said = run_python('-c', code).stdout.splitlines()
     assert first == "module 'mmattn' has no attribute 'IVit'"
     assert 'pip install "mmattn[mm]"' in second
     assert said[0].startswith('there is no checkpoint at nett, and no weights have')
@@ -218,17 +207,19 @@ def test_operators_backbones_and_weights_need_torch_alone(tmp_path, serve):
 
 @pytest.mark.slow
 def test_graphs_of_torchvision_need_no_mm_package():
-    run(without(*MM[1:]) + 'import mmattn.export.graphs.torchvision_detectors')
+    imported = 'import mmattn.export.graphs.torchvision_detectors'
+    run_python('-c', without(*MM[1:]) + imported)
 
 
 def test_a_fresh_process_finds_backbones_by_name_without_mmcv():
-    out = run(
+    done = run_python(
+        '-c',
         'import sys, mmattn\n'
         'assert not {"torch", "mmengine"} & set(sys.modules)\n'
         'from mmengine.registry import MODELS\n'
         'print(type(MODELS.build(dict(type="mmattn.IViT", arch="nano"))))\n'
         'assert not {"mmcv", "mmdet", "mmpretrain"} & set(sys.modules)\n'
         'import mmcv.ops\n'  # whose operators are ours, and read when they are called
-        'assert not [name for name in sys.modules if ".compat.mmcv_ops." in name]'
+        'assert not [name for name in sys.modules if ".compat.mmcv_ops." in name]',
     )
-    assert 'mmattn.models.backbones.ivit.IViT' in out
+    assert 'mmattn.models.backbones.ivit.IViT' in done.stdout

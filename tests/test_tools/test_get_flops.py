@@ -1,15 +1,10 @@
 """`mmattn flops`: its tree, its defaults, its errors."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from fresh import ROOT, run_python
 
 from mmattn.cli import flops as tool
 
-ROOT = Path(__file__).parents[2]
 IVIT = str(ROOT / 'configs/classification/ivit_t_300e_in1k.py')
 VIT = str(ROOT / 'configs/classification/vit_t16_imhsa_300e_in1k.py')
 MASK_RCNN = str(ROOT / 'configs/demo/mask_rcnn_ivit_n_hela.py')
@@ -31,14 +26,8 @@ def table(text):
 @pytest.mark.slow
 def test_runs_anywhere(tmp_path):
     """From a folder without data or network, with the figures of IViT-T."""
-    result = subprocess.run(
-        [sys.executable, '-m', 'mmattn', 'flops', IVIT],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, 'COLUMNS': '40', 'PYTHONPATH': str(ROOT)},
-    )
-    assert result.returncode == 0, result.stderr
+    command = '-m', 'mmattn', 'flops', IVIT
+    result = run_python(*command, cwd=tmp_path, COLUMNS='40')
     assert '224x224' in result.stdout and 'multiply-accumulates' in result.stdout
     assert '27.407' in result.stdout
     assert not list(tmp_path.iterdir())
