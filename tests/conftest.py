@@ -1,3 +1,4 @@
+import logging
 import sys
 import threading
 from contextlib import ExitStack
@@ -8,6 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 import mmattn  # noqa: F401  before any mm package, as each test file may be run alone
+
+# mmengine's logger writes to the output of the test that made it, which is closed in
+# the next one; each message then prints a traceback.
+logging.raiseExceptions = False
 
 
 def _forget(kind: type):
