@@ -1,3 +1,4 @@
+import gc
 import logging
 import sys
 import threading
@@ -13,6 +14,8 @@ import mmattn  # noqa: F401  before any mm package, as each test file may be run
 # mmengine's logger writes to the output of the test that made it, which is closed in
 # the next one; each message then prints a traceback.
 logging.raiseExceptions = False
+# A full collection visits all packages for half a second: every 100th time is enough.
+gc.set_threshold(700, 10, 100)
 
 
 def _forget(kind: type):
