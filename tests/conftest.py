@@ -1,3 +1,5 @@
+import gc
+import logging
 import sys
 import threading
 from contextlib import ExitStack
@@ -8,6 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 import mmattn  # noqa: F401  before any mm package, as each test file may be run alone
+
+# mmengine's logger writes to the output of the test that made it, which is closed in
+# the next one; each message then prints a traceback.
+logging.raiseExceptions = False
+# A full collection visits all packages for half a second: every 100th time is enough.
+gc.set_threshold(700, 10, 100)
 
 
 def _forget(kind: type):
@@ -54,6 +62,15 @@ def no_collection_for_each_data_set():
     """Skip the garbage collection of mmengine's datasets: it visits all packages."""
     if module := sys.modules.get('mmengine.dataset.base_dataset'):
         module.gc = SimpleNamespace(collect=lambda: 0)
+
+
+@pytest.fixture(autouse=True)
+def configs_keep_their_lines(monkeypatch):
+    """Skip yapf, by which mmengine formats the config of a run many times."""
+    if 'mmengine.config' in sys.modules:
+        from yapf.yapflib import yapf_api
+
+        monkeypatch.setattr(yapf_api, 'FormatCode', lambda text, **style: (text, True))
 
 
 @pytest.fixture

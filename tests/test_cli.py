@@ -2,18 +2,17 @@
 
 import json
 import resource
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fresh import ROOT, run_python
 from PIL import Image
 
 import mmattn
 from mmattn.cli.main import main
 
-ROOT = Path(mmattn.__file__).parents[1]
 MAX_SECONDS = 1.0
 HEAVY = ('torch', 'numpy', 'mmengine', 'mmcv', 'supervision')
 
@@ -53,12 +52,7 @@ def test_help_is_fast_and_light():
     times = []
     for _ in range(2):
         start = cpu_seconds_of_children()
-        done = subprocess.run(
-            [sys.executable, '-c', code, '--help'],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-        )
+        done = run_python('-c', code, '--help')
         times.append(cpu_seconds_of_children() - start)
     for name in (
         'predict',
@@ -79,11 +73,7 @@ def test_help_is_fast_and_light():
 @pytest.mark.slow
 @pytest.mark.parametrize('tool', ['train', 'test'])
 def test_command_and_tool_run_the_same_function(run, tool):
-    path = ROOT / f'tools/{tool}.py'
-    done = subprocess.run(
-        [sys.executable, path, '--help'], capture_output=True, text=True, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python(ROOT / f'tools/{tool}.py', '--help')
     said = run(tool, '--help').split()
     assert done.stdout.split()[2:] == said[3:]  # usage: test.py, usage: mmattn test
 

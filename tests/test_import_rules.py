@@ -1,19 +1,17 @@
 """The direction of imports, the weight of the package, and its requirements."""
 
 import ast
-import subprocess
-import sys
-from pathlib import Path
+import functools
 
 import pytest
 import torch
+from fresh import ROOT, run_python
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 from safetensors.torch import save_file
 
 from mmattn.models import IViT
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / 'mmattn'
 # What each part of the package may import of ours, beside itself. `mmattn` alone is
 # the package's own light file, and every part may import `FOR_ALL`.
@@ -58,8 +56,13 @@ def module_name(path):
     return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
 
 
+@functools.cache
 def imports(path):
     """Every module that a file imports at any depth, relative ones resolved."""
+    return [*find_imports(path)]
+
+
+def find_imports(path):
     package = module_name(path).split('.')
     if path.name != '__init__.py':
         package.pop()
@@ -82,14 +85,6 @@ def is_module(name):
 
 def within(name, prefix):
     return name == prefix or name.startswith(prefix + '.')
-
-
-def run(code, *arguments):
-    result = subprocess.run(
-        [sys.executable, *arguments, '-c', code], capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 def test_imports_go_downward():
@@ -156,15 +151,8 @@ except ImportError as error:
 MM = 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'
 
 
-def test_operators_and_backbones_need_torch_alone():
-    """Importing timm would import all of its models, which takes longer than ours."""
-    others = ('timm', 'torchvision', 'triton', 'numpy', 'einops', *MM)
-    said = run(without(*others) + NEED_TORCH_ALONE).splitlines()
-    assert said[0] == "module 'mmattn' has no attribute 'IVit'"
-    assert 'pip install "mmattn[mm]"' in said[1]
-
-
 LOAD_EVERY_NAME = """
+del sys.modules['numpy']
 from pathlib import Path
 import torch
 import mmattn
@@ -195,8 +183,12 @@ assert not {'mmengine', 'mmcv'} & {n for n, m in sys.modules.items() if m}
 """
 
 
-def test_weights_need_no_mm_package(tmp_path, serve):
-    """A file of a run holds objects of mmengine, which are read as plain data."""
+def test_operators_backbones_and_weights_need_torch_alone(tmp_path, serve):
+    """Importing timm would import all of its models, which takes longer than ours.
+
+    A file of a run holds objects of mmengine, which are read as plain data, and arrays.
+    """
+    others = 'timm', 'torchvision', 'triton', 'numpy', 'einops', *MM
     weights = IViT('nano', out_indices=3).state_dict()
     save_file(weights, tmp_path / 'net.safetensors')
     log = HistoryBuffer([1.0], [1], max_length=9)
@@ -204,7 +196,10 @@ def test_weights_need_no_mm_package(tmp_path, serve):
     torch.save(saved, tmp_path / 'run.pth')
     given = f'FILES, URL = {str(tmp_path)!r}, {serve(tmp_path)[0]!r}\n'
     home = f'import os; os.environ["TORCH_HOME"] = {str(tmp_path / "cache")!r}\n'
-    said = run(without(*MM) + home + given + LOAD_EVERY_NAME).splitlines()
+    code = without(*others) + home + given + NEED_TORCH_ALONE + LOAD_EVERY_NAME
+    first, second, *said = run_python('-c', code).stdout.splitlines()
+    assert first == "module 'mmattn' has no attribute 'IVit'"
+    assert 'pip install "mmattn[mm]"' in second
     assert said[0].startswith('there is no checkpoint at nett, and no weights have')
     assert said[1].startswith("there are no weights 'nett'")
     assert all("did you mean one of ['net']" in line for line in said)
@@ -212,15 +207,19 @@ def test_weights_need_no_mm_package(tmp_path, serve):
 
 @pytest.mark.slow
 def test_graphs_of_torchvision_need_no_mm_package():
-    run(without(*MM[1:]) + 'import mmattn.export.graphs.torchvision_detectors')
+    imported = 'import mmattn.export.graphs.torchvision_detectors'
+    run_python('-c', without(*MM[1:]) + imported)
 
 
 def test_a_fresh_process_finds_backbones_by_name_without_mmcv():
-    out = run(
+    done = run_python(
+        '-c',
         'import sys, mmattn\n'
         'assert not {"torch", "mmengine"} & set(sys.modules)\n'
         'from mmengine.registry import MODELS\n'
         'print(type(MODELS.build(dict(type="mmattn.IViT", arch="nano"))))\n'
-        'assert not {"mmcv", "mmdet", "mmpretrain"} & set(sys.modules)'
+        'assert not {"mmcv", "mmdet", "mmpretrain"} & set(sys.modules)\n'
+        'import mmcv.ops\n'  # whose operators are ours, and read when they are called
+        'assert not [name for name in sys.modules if ".compat.mmcv_ops." in name]',
     )
-    assert 'mmattn.models.backbones.ivit.IViT' in out
+    assert 'mmattn.models.backbones.ivit.IViT' in done.stdout

@@ -5,7 +5,7 @@ from mmengine.config import Config
 from mmengine.registry import DefaultScope
 
 import mmattn  # noqa: F401
-from mmattn.analysis.flops import build, count
+from mmattn.analysis.flops import build
 from mmattn.data.check import build_checked
 from mmattn.engine.map_check import check_maps
 from mmattn.errors import UserError
@@ -148,8 +148,7 @@ def test_stock_config_builds_and_runs_with_our_backbone(user_config, base):
     assert 'mmattn' not in str(cfg.get('custom_imports'))
     model = build(cfg)
     check_maps(cfg.model, model)
-    if base in STOCK:
-        assert count(model, (64, 96)).children['backbone'].flops > 0
+    assert type(model.backbone).__module__.startswith('mmattn.models.backbones')
 
 
 @pytest.mark.parametrize(('base', 'model', 'message'), MISFITS)

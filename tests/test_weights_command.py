@@ -141,11 +141,10 @@ def test_each_file_gets_its_verdict(files, capsys):
 
 
 @pytest.mark.parametrize(
-    ('name', 'place', 'shift'),
-    [('net', 1, 0.02), ('detector', 1, 0.02), ('detector', 3, 3.0)],
-    ids=['score', 'score-of-object', 'box'],
+    ('name', 'shifts'),  # of a score, and of a box
+    [('net', {1: 0.02}), ('detector', {1: 0.02, 3: 3.0})],
 )
-def test_predictions_are_compared_with_the_record(files, capsys, name, place, shift):
+def test_predictions_are_compared_with_the_record(files, capsys, name, shifts):
     known, folder = files
     assert command.main(['verify', name, '--record']) == 0
     _, *entry, _ = lines(capsys)
@@ -156,9 +155,11 @@ def test_predictions_are_compared_with_the_record(files, capsys, name, place, sh
     known[name] |= recorded
     assert command.main(['verify', name]) == 0
     assert lines(capsys)[-1] == '1 passed, 0 no record, 0 failed, 0 skipped'
-    recorded['record']['coffee'][4][place] += shift
-    assert command.main(['verify', name]) == 1
-    assert f'{name}: failed: coffee has no label' in lines(capsys)[0]
+    for place, shift in shifts.items():
+        recorded['record']['coffee'][4][place] += shift
+        assert command.main(['verify', name]) == 1
+        assert f'{name}: failed: coffee has no label' in lines(capsys)[0]
+        recorded['record']['coffee'][4][place] -= shift
 
 
 def test_a_file_is_got_once_and_described(files, capsys):

@@ -23,7 +23,7 @@ def write_image(path: Path, target: Path, window: Window | None = None) -> None:
         shutil.copyfile(path, target)
         return
     x1, y1, x2, y2 = window
-    part = _pixels(path)[y1:y2, x1:x2]
+    part = _pixels(path.absolute(), path.stat().st_mtime_ns)[y1:y2, x1:x2]
     if target.suffix == '.tif':
         import tifffile  # it has read the image
 
@@ -38,7 +38,7 @@ def suffix_of_parts(path: Path) -> str:
 
 
 @lru_cache(maxsize=1)  # parts of one image follow each other
-def _pixels(path: Path) -> np.ndarray:
+def _pixels(path: Path, changed: int) -> np.ndarray:
     if suffix_of_parts(path) == '.png':
         return read_image(path)
     with reading(str(path)):

@@ -11,6 +11,7 @@ import mmattn
 from mmattn.apis import Predictor, budget
 from mmattn.apis.budget import Cost, plan
 from mmattn.apis.finetune import described
+from mmattn.cli import train
 from mmattn.data.archs import archs, find_arch
 from mmattn.data.recognize import config_for, format_of
 from mmattn.errors import UserError
@@ -70,8 +71,17 @@ def check_files(run, result, kind):
     assert isinstance(Predictor(out)(result.source), kind)
 
 
-def test_a_classifier(here):
+def test_a_classifier(here, monkeypatch, forget_instances):
+    """Steps are timed by a command in its own process, as all is in the slow tests."""
+
+    def train_here(name, config, limit):
+        assert name == 'train' and limit > 0
+        forget_instances()
+        train.main([str(config)])
+
     write('classes')
+    module = import_module('mmattn.apis.finetune')
+    monkeypatch.setattr(module, 'run_command', train_here)
     run = mmattn.finetune('disks', minutes=0.01, pretrained='none')
     assert str(run.work_dir) == 'work_dirs/classifier_pvt_v2_b0_disks_mmattn'
     result = run.predictor('disks/red/red0.png')

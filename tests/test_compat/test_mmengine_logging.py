@@ -1,7 +1,6 @@
 """Messages of the level DEBUG are not printed, and others are."""
 
-import subprocess
-import sys
+from fresh import run_python
 
 PROGRAM = """
 import logging
@@ -16,8 +15,6 @@ print_log('asked for', level=logging.DEBUG)
 
 
 def test_debug_messages_are_logged_not_printed():
-    done = subprocess.run(
-        [sys.executable, '-W', 'ignore', '-c', PROGRAM], capture_output=True, text=True
-    )
+    done = run_python('-W', 'ignore', '-c', PROGRAM)
     assert done.stdout == 'shown\na warning\n'
     assert done.stderr == 'DEBUG mmengine asked for\n'

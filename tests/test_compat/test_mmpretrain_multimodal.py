@@ -1,11 +1,10 @@
 """mmpretrain's multimodal models stay out of the way of transformers 5."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import transformers
+from fresh import run_python
 
 import mmattn  # noqa: F401  corrects
 from mmattn.compat.mmpretrain_multimodal import correct_dependency
@@ -34,5 +33,4 @@ def test_the_order_of_imports_does_not_matter(order):
         "assert 'mmpretrain.models' not in sys.modules\n"
         'assert not dependency.WITH_MULTIMODAL\n'
     )
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_python('-c', code)

@@ -137,6 +137,9 @@ def test_a_segmentor():
     config = stock_model(mmseg, UPERNET, CLASSES)
     config.pretrained = None
     config.data_preprocessor.size = H, W
+    config.backbone.update(base_channels=16, stem_channels=16)
+    config.decode_head.update(in_channels=[64, 128, 256, 512], channels=64)
+    config.auxiliary_head.in_channels = 256
     model = build(config, 'mmseg')
     # Two images: a branch of UperNet pools to one pixel, which BatchNorm refuses alone.
     samples = []

@@ -2,7 +2,6 @@ import shutil
 import signal
 
 import pytest
-from yapf.yapflib import yapf_api
 
 
 @pytest.fixture(autouse=True)
@@ -17,12 +16,6 @@ def plain_signal_handlers():
     yield
     for number, handler in found.items():
         signal.signal(number, handler)
-
-
-@pytest.fixture(autouse=True)
-def configs_keep_their_lines(monkeypatch):
-    """Skip yapf, by which mmengine formats the config for each checkpoint."""
-    monkeypatch.setattr(yapf_api, 'FormatCode', lambda text, **style: (text, True))
 
 
 @pytest.fixture(scope='session')

@@ -1,12 +1,8 @@
 """A model in shards is grouped, saved and resumed."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from fresh import ROOT, run_python
 from mmengine.config import Config
 from mmengine.registry import MODELS, STRATEGIES, init_default_scope
 from torch import distributed, nn
@@ -15,7 +11,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from mmattn.engine import FSDPStrategy, LayerDecayOptimWrapperConstructor
 from mmattn.models import IViT
 
-ROOT = Path(__file__).parents[2]
 FSDP = ROOT / 'configs/strategies/mask_rcnn_ivit_b_3x_coco_fsdp.py'
 TOY = """
 _base_ = 'mmattn::strategies/mask_rcnn_ivit_b_3x_coco_fsdp.py'
@@ -102,25 +97,15 @@ def test_the_fsdp_strategy_builds():
 def test_two_processes_train_save_and_resume_with_fsdp(tmp_path):
     """In shards on two CPU processes; the checkpoint has the whole model."""
 
-    def call(*command) -> str:
-        done = subprocess.run(
-            [sys.executable, *map(str, command)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            env=os.environ | {'OMP_NUM_THREADS': '1', 'PYTHONPATH': str(ROOT)},
-            timeout=900,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        return done.stdout + done.stderr
-
     def train(epochs: int, *args) -> dict:
         """Return the optimizer's state of each parameter after so many epochs."""
-        said = call(
+        done = run_python(
             *('-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', 2),
             *(ROOT / 'tools/train.py', 'toy.py', '--launcher', 'pytorch', *args),
             *('--cfg-options', f'train_cfg.max_epochs={epochs}'),
+            cwd=tmp_path,
         )
+        said = done.stdout + done.stderr
         assert f'Epoch(train) [{epochs}]' in said and 'coco/bbox_mAP' in said
         path = tmp_path / 'work_dirs' / 'toy' / f'epoch_{epochs}.pth'
         checkpoint = torch.load(path, weights_only=False)
@@ -132,7 +117,8 @@ def test_two_processes_train_save_and_resume_with_fsdp(tmp_path):
             assert states[name]['exp_avg'].shape == param.shape, name
         return states
 
-    call('-m', 'tools.datasets.toy', 'coco', '--out', 'data/coco', '--num-images', 4)
+    toy = '-m', 'tools.datasets.toy', 'coco', '--out', 'data/coco', '--num-images', 4
+    run_python(*toy, cwd=tmp_path)
     (tmp_path / 'toy.py').write_text(TOY)
     first, second = train(1), train(2, '--resume')
     for name, state in first.items():

@@ -1,15 +1,12 @@
 """Several processes train where no part of a model reads a map, or say what to do."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fresh import run_python
 from stock_runs import DDP, STEPS, STOCK, runner_of
 from torch import distributed
 
-ROOT = Path(__file__).parents[2]
 RETINANET, FCN = (next(name for name in STOCK if m in name) for m in ('retina', 'fcn'))
 
 
@@ -52,12 +49,6 @@ def test_other_unused_parameters_are_named(process_group, tmp_path):
 def test_stock_configs_train_in_two_processes():
     command = '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node', '2'
     script = Path(__file__).with_name('stock_runs.py')
-    done = subprocess.run(
-        [sys.executable, *command, script, *STOCK],
-        env=dict(os.environ, PYTHONPATH=str(ROOT)),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = run_python(*command, script, *STOCK)
     for name in STOCK:
         assert done.stdout.count(f'trained {name} for {STEPS} steps') == 2

@@ -1,12 +1,10 @@
 """Files of exported models, run without the packages that they came from."""
 
-import subprocess
-import sys
-
 import numpy as np
 import onnx
 import pytest
 import torch
+from fresh import run_python
 from PIL import Image
 from small_files import DETECTOR, FEATURES, RESIZE, SCORES, noise, write
 from torch import nn
@@ -126,10 +124,5 @@ print(found.boxes.round(3).tolist(), found.names)
 
 def test_onnx_files_run_without_the_packages_they_came_from(detector, tmp_path):
     Image.fromarray(noise(128, 100)).save(tmp_path / 'a.png')
-    result = subprocess.run(
-        [sys.executable, '-c', WITHOUT, detector, tmp_path / 'a.png'],
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "[[0.0, 0.0, 100.0, 128.0]] ['a']\n"
+    done = run_python('-c', WITHOUT, detector, tmp_path / 'a.png')
+    assert done.stdout == "[[0.0, 0.0, 100.0, 128.0]] ['a']\n"

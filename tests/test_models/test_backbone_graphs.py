@@ -82,7 +82,7 @@ def nothing_compiled_before():
     torch.compiler.reset()
 
 
-@of_all_kinds
+@fast_for(DATPlusPlus, HMaiT, LiSANet)
 def test_graphs_do_not_break(cls):
     """Inference and training are one graph each, without a convolution.
 

@@ -81,7 +81,7 @@ def test_autocast_and_frozen_tensors():
     assert_close('grad', torch.full_like(bias, out[..., 0].numel()), bias.grad)
 
 
-@every_conv
+@pytest.mark.parametrize('name', ['stem', 'depthwise'])
 def test_registration(name):
     tensors, settings = make(name)
     for x in tensors:

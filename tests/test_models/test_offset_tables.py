@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 
+from mmattn.models.layers import offset_tables
 from mmattn.models.layers.offset_tables import central_bias, spread_table
 
 
@@ -16,8 +17,10 @@ def entry(table, y, x):
 
 
 @pytest.mark.parametrize('sides', [(7, 9), (3, 5)])
-@pytest.mark.parametrize('grid', [(3, 4), (2, 130)])  # below and above `MAX_PIXELS`
-def test_spread_table(sides, grid):
+@pytest.mark.parametrize('most', [12, 11])
+def test_spread_table(monkeypatch, sides, most):
+    monkeypatch.setattr(offset_tables, 'MAX_PIXELS', most)
+    grid = 3, 4
     table = torch.arange(2.0 * sides[0] * sides[1]).view(2, *sides)
     N = grid[0] * grid[1]
     places = list(product(*map(range, grid)))

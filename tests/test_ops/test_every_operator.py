@@ -60,7 +60,7 @@ def batched(case) -> list[bool]:
     ]
 
 
-NODES = {'grid_conv2d', 'pointwise_linear'}  # of compiled graphs, with their own tests
+NODES = {'grid_conv2d', 'pointwise_linear', 'star_relu'}  # with their own tests
 
 
 def test_each_registered_operator_is_here():

@@ -28,6 +28,7 @@ model['backbone']['in_channels'] = 5
 """
 ).replace('LOAD', "type='mmattn.LoadChannels', channels=5")
 
+CHECK = 'many.py', '--decode', '--num-workers', '0'
 SEGMENTOR = """
 _base_ = 'mmattn::demo/upernet_ivit_n_fashion_scenes.py'
 model = dict(
@@ -89,13 +90,13 @@ def test_the_data_set_is_checked_and_a_file_of_other_channels_named(
     many, monkeypatch, capsys
 ):
     monkeypatch.chdir(many)
-    assert not check.main(['many.py', '--decode'])
+    assert not check.main(CHECK)
     assert 'val' in capsys.readouterr().out
     path = images(many)[0]
     whole = path.read_bytes()
     image = np.zeros((120, 160, 4), np.uint16)
     tifffile.imwrite(path, image, photometric='minisblack', planarconfig='contig')
-    assert check.main(['many.py', '--decode']) == 1
+    assert check.main(CHECK) == 1
     told = capsys.readouterr()
     assert f'{path.name} has shape (120, 160, 4), and the model takes 5' in told.err
     path.write_bytes(whole)

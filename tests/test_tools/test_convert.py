@@ -13,7 +13,6 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from pycocotools import mask as coco_mask
 
-from mmattn.cli import train
 from mmattn.data import check, convert, estimate, own_config
 
 # mmengine replaces this text by `x|[\\\\',exit(3))#]`, which ends the string around it.
@@ -287,18 +286,3 @@ def test_the_estimate_never_fails(here, monkeypatch, capsys, times, said):
     assert said in out
     short = 'train_cfg.max_iters=300 train_cfg.val_interval=100 '
     assert (short in out) == ('factor = 0.5 in data/' in out) == said.startswith('est')
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('kind', ['objects', 'labels'])
-def test_training_on_the_written_config(here, kind, forget_instances):
-    if kind == 'objects':
-        run('masks', 'images', 'masks', '--classes', 'cell')
-    else:
-        run('labels', 'images', 'masks', '--classes', *'abcdefgh')
-    (path,) = map(str, Path('data').glob('*.py'))
-    forget_instances()
-    options = ['train_cfg.max_iters=2', 'train_cfg.val_interval=2']
-    options += ['default_hooks.checkpoint.interval=2', 'scale_schedule=True']
-    train.main([path, '--cfg-options', *options])
-    assert list(Path('work_dirs').glob('*/iter_2.pth'))

@@ -13,6 +13,8 @@ from PIL import Image
 from mmattn.data import check
 from mmattn.errors import UserError
 
+DECODE = '--decode', '--num-workers', '0'
+
 
 def test_label_maps(here):
     args = ['labels', 'images', 'masks', '--classes', *'abcdefgh', '--val', '0.2']
@@ -25,7 +27,7 @@ def test_label_maps(here):
     )
     card = json.loads(Path('data/cells/dataset.json').read_text())
     assert set(card['counts']['train']['shares']) == set('abcdefgh')
-    assert check.main(['data/upernet_ivit_n_cells.py', '--decode']) == 0
+    assert check.main(['data/upernet_ivit_n_cells.py', *DECODE]) == 0
     cfg = Config.fromfile('data/upernet_ivit_n_cells.py')
     assert cfg.model.decode_head.num_classes == 8
     assert cfg.train_dataloader.dataset.reduce_zero_label is False
@@ -61,7 +63,7 @@ def test_label_maps_of_palettes_and_of_one_bit(here, mode):
         image.save(f'masks/{index}.png')
     run('labels', 'images', 'masks', '--classes', 'a', 'b')
     assert classes_of_maps() == {0, 1}
-    assert not check.main(['data/upernet_ivit_n_cells.py', '--decode'])
+    assert not check.main(['data/upernet_ivit_n_cells.py', *DECODE])
 
 
 def test_numbers_and_colors_that_are_no_class(here, capsys):
@@ -93,7 +95,7 @@ def test_black_and_white_label_maps_ask_whether_255_is_a_class(here, capsys):
     assert classes_of_maps() == {0, 1}
     run(*args, '--ignore', '255', '--force')
     assert classes_of_maps() == {0, 255}
-    assert not check.main(['data/upernet_ivit_n_cells.py', '--decode'])
+    assert not check.main(['data/upernet_ivit_n_cells.py', *DECODE])
     assert 'warning: train_dataloader.dataset: 255 covers' in capsys.readouterr().err
 
 

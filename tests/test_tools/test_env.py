@@ -1,21 +1,16 @@
 """mmattn env: what it finds, what it says to run, and that it needs torch alone."""
 
 import json
-import os
-import subprocess
-import sys
 from importlib import metadata
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from fresh import run_python
 
 from mmattn.cli import env, environment
 from mmattn.cli.environment import Problem
 from mmattn.ops.common import extension
-
-ROOT = Path(__file__).parents[2]
 
 MAINTAINED = {
     'onedl-mmengine': '0.10.12',
@@ -238,14 +233,7 @@ sys.exit(env.main())
 
 
 def test_it_needs_torch_alone_and_reports_a_broken_torchvision(tmp_path):
-    done = subprocess.run(
-        [sys.executable, '-c', TORCH_ALONE],
-        cwd=tmp_path,
-        env=os.environ | {'PYTHONPATH': str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run_python('-c', TORCH_ALONE, cwd=tmp_path, status=1)
     assert done.stdout.count('not installed') == 6
     assert 'landmark_attention cpu float32' in done.stdout
     steps = done.stderr.splitlines()

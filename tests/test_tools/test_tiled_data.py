@@ -328,10 +328,15 @@ def test_tiles_of_compressed_tiff_files():
         Path(f'images/{name}.png').unlink()
     text = 'image_path,xmin,ymin,xmax,ymax,label\na.tif,1,2,30,40,x\nb.tif,1,2,9,9,x'
     Path('boxes.csv').write_text(text)
-    run('csv', 'images', 'boxes.csv', '--val-images', 'b*', '--tile', '100')
+    args = ['csv', 'images', 'boxes.csv', '--tile', '100', '--val-images']
+    run(*args, 'b*')
     whole = np.asarray(Image.open('images/b.tif'))
     tile = np.asarray(Image.open('data/set/val/b_80_0.tif'))
     np.testing.assert_array_equal(tile, whole[:, 80:])
+    Image.fromarray(255 - whole).save('images/b.tif')
+    run(*args, 'a*')  # reads the changed image
+    tile = np.asarray(Image.open('data/set/train/b_0_0.tif'))
+    np.testing.assert_array_equal(tile, 255 - whole[:, :100])
 
 
 def test_classes_that_training_lacks_are_named(capsys):

@@ -10,7 +10,7 @@ import mmdet
 import numpy as np
 import pytest
 import torch
-from tool_runs import run
+from fresh import run_python
 
 ROOT = Path(__file__).parents[2]
 COCO_VAL = 'data/coco/annotations/instances_val2017.json'
@@ -109,7 +109,8 @@ def test_a_detector_trains_resumes_is_tested_and_drawn(work, tool, capsys):
 @pytest.mark.slow
 def test_mmdets_own_tool_trains_with_our_backbone(work):
     stock = '-m', 'mmattn', 'run', MMDET_TOOLS / 'train.py'
-    assert 'coco/bbox_mAP' in run(*stock, 'stock.py', cwd=work)
+    done = run_python(*stock, 'stock.py', cwd=work)
+    assert 'coco/bbox_mAP' in done.stdout + done.stderr
 
 
 @pytest.mark.slow

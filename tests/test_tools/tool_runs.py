@@ -1,15 +1,7 @@
 """Run the tools on toy data, in this process or as scripts."""
 
 import importlib
-import os
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-
-
-TOOLS = ROOT / 'tools'
 NARROW = 'embed_dims=(8, 16, 32, 64), depths=(1, 1, 1, 1), num_heads=(2, 4)'
 DETECTOR = f"""
 _base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'
@@ -73,19 +65,6 @@ CONFIGS = {
         f'dict(arch=dict(_delete_=True, {NARROW}))', STOCK_TOOL_BACKBONE
     ),
 }
-
-
-def run(script: Path, *args, cwd: Path, python=sys.executable, **environment) -> str:
-    """Return the output of a command."""
-    done = subprocess.run(
-        [python, str(script), *map(str, args)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env=os.environ | {'OMP_NUM_THREADS': '1'} | environment,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout + done.stderr
 
 
 def load_tool(name: str):

@@ -1,0 +1,24 @@
+"""Run Python in a fresh process that finds this checkout."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def run_python(
+    *arguments, cwd=None, paths=(), status: int = 0, **variables: str
+) -> subprocess.CompletedProcess:
+    """Return the ended process of `python ARGUMENTS`, which finds `paths` first."""
+    found = os.pathsep.join([*map(str, paths), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | dict(PYTHONPATH=found, OMP_NUM_THREADS='1') | variables,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == status, done.stdout[-2000:] + done.stderr[-4000:]
+    return done
