@@ -1,4 +1,4 @@
-// Multi-scale deformable attention on GPUs: the operators that Python calls.
+// Multi-scale deformable attention on GPUs: compiles the operators for CUDA.
 #include <cuda_runtime.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/accelerator.h>
@@ -35,14 +35,6 @@ class Stream {
   void* stream_ = nullptr;
 };
 
-}  // namespace
-}  // namespace mmattn
-
-#include "ms_deform_attn_cuda_launch.cuh"
-
-namespace mmattn {
-namespace {
-
 // Its presence shows that the extension was built with this file.
 bool has_cuda_kernels() {
   return true;
@@ -50,6 +42,8 @@ bool has_cuda_kernels() {
 
 }  // namespace
 }  // namespace mmattn
+
+#include "ms_deform_attn_cuda_launch.cuh"
 
 STABLE_TORCH_LIBRARY_FRAGMENT(mmattn_extension, library) {
   library.def("has_cuda_kernels() -> bool");

@@ -204,19 +204,17 @@ __global__ void __launch_bounds__(128, 5)
 template <int kWidth>
 __device__ __forceinline__ void add_packet(
     float* to, float weight, const float (&packet)[kWidth]) {
+  int c = 0;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if constexpr (kWidth % 4 == 0) {
 #pragma unroll
-    for (int c = 0; c < kWidth; c += 4) {
-      atomicAdd(reinterpret_cast<float4*>(to + c),
-          make_float4(weight * packet[c], weight * packet[c + 1],
-              weight * packet[c + 2], weight * packet[c + 3]));
-    }
-    return;
+  for (; c + 4 <= kWidth; c += 4) {
+    atomicAdd(reinterpret_cast<float4*>(to + c),
+        make_float4(weight * packet[c], weight * packet[c + 1], weight * packet[c + 2],
+            weight * packet[c + 3]));
   }
 #endif
 #pragma unroll
-  for (int c = 0; c < kWidth; ++c) {
+  for (; c < kWidth; ++c) {
     atomicAdd(to + c, weight * packet[c]);
   }
 }

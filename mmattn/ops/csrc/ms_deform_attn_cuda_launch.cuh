@@ -1,5 +1,5 @@
-// Multi-scale deformable attention on GPUs: the operators that Python calls. MMATTN_LAUNCH
-// starts a kernel on a MMATTN_STREAM, which belongs to the device of a tensor.
+// Multi-scale deformable attention on GPUs: launches, and the operators that Python
+// calls. MMATTN_LAUNCH starts a kernel, on the MMATTN_STREAM of a tensor's device.
 #pragma once
 
 #include <climits>
