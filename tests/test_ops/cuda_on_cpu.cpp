@@ -18,7 +18,7 @@
 #define __grid_constant__
 #define MMATTN_SHARED(type, name) \
   type* const name = reinterpret_cast<type*>(emulated::shared.data())
-#define MMATTN_STREAM int
+#define MMATTN_STREAM emulated::Stream
 #define MMATTN_LAUNCH(kernel, plan, stream, parameters)                               \
   emulated::launch([&] { kernel(parameters); }, emulated::name<kernel>(), parameters, \
       plan.blocks, plan.passes, plan.threads, plan.shared)
@@ -53,6 +53,11 @@ namespace emulated {
 
 constexpr int kWarpSize = 32;
 constexpr size_t kStack = 256 * 1024;
+
+struct Stream {
+  template <class Tensor>
+  explicit Stream(const Tensor&) {}
+};
 
 struct Fiber {
   ucontext_t context;
@@ -163,24 +168,6 @@ static float __shfl_xor_sync(unsigned, float x, int mask) {
 extern "C" void mmattn_set_executor(emulated::Executor executor) {
   emulated::executor = executor;
 }
-
-namespace mmattn {
-namespace {
-
-void forward(Tensor value, Tensor points, Tensor weights,
-    std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor out) {
-  launch_forward(value, points, weights, reference, shapes, out, 0);
-}
-
-void backward(Tensor grad, Tensor value, Tensor points, Tensor weights,
-    std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor grad_value,
-    Tensor grad_points, Tensor grad_weights, std::optional<Tensor> grad_reference) {
-  launch_backward(grad, value, points, weights, reference, shapes, grad_value,
-      grad_points, grad_weights, grad_reference, 0);
-}
-
-}  // namespace
-}  // namespace mmattn
 
 STABLE_TORCH_LIBRARY(mmattn_emulated, library) {
   library.def(

@@ -24,9 +24,7 @@ void weight_gradient(
   const DepthwiseCall call{x.size(0), x.size(1), x.size(2), x.size(3), K, stride,
       padding, grad.size(1), grad.size(2), tokens_of(x), tokens_of(grad),
       floats_of(sums), sums.size(1)};
-  torch::stable::parallel_for(0, call.columns / 32, 1, [&](int64_t begin, int64_t end) {
-    MMATTN_DISPATCH(depthwise_weight_gradient)(call, begin * 32, end * 32);
-  });
+  run(call, call.columns / 32, MMATTN_DISPATCH(depthwise_weight_gradient));
 }
 
 }  // namespace

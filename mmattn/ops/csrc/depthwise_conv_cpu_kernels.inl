@@ -60,8 +60,8 @@ void add_rows(const DepthwiseCall& call, int64_t begin, int64_t end) {
 
 }  // namespace
 
-// Adds up the gradients of some channels, from a multiple of 32 on.
+// Adds up the gradients of some channels, 32 in a task.
 void depthwise_weight_gradient(const DepthwiseCall& call, int64_t begin, int64_t end) {
-  with_type_of(
-      call.x.storage, [&](auto x) { add_rows<decltype(x)>(call, begin, end); });
+  with_type_of(call.x.storage,
+      [&](auto x) { add_rows<decltype(x)>(call, 32 * begin, 32 * end); });
 }

@@ -57,9 +57,7 @@ void attend(Tensor x, Tensor y, Tensor y_columns, Tensor w1, Tensor w1_columns,
       floats_of(w2_columns), floats_of(lse), floats_of(delta), floats_of(new_lse),
       floats_of(new_delta), floats_of(sum_w), floats_of(dy), floats_of(dw1),
       floats_of(dw2)};
-  torch::stable::parallel_for(0, call.B * parts, 1, [&](int64_t begin, int64_t end) {
-    MMATTN_DISPATCH(landmark_attention)(call, begin, end);
-  });
+  run(call, call.B * parts, MMATTN_DISPATCH(landmark_attention));
 }
 
 }  // namespace

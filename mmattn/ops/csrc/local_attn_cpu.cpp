@@ -49,13 +49,14 @@ struct LocalCall {
 namespace mmattn {
 namespace {
 
-// Ranges of the keys of each query of an axis, and of the queries of each key.
+// An axis and the memory of its ranges.
 class Ranges {
  public:
   // Windows that cross a border are clipped there, or shifted into the map.
-  Ranges(int64_t side, int64_t window, bool clipped)
-      : side_(side), ranges_{Range(side), Range(side), Range(side), Range(side)} {
-    auto& [first_key, num_keys, first_query, num_queries] = ranges_;
+  Ranges(int64_t side, int64_t window, bool clipped) : numbers_(4 * side) {
+    int64_t* const first_key = numbers_.data();
+    int64_t *const num_keys = first_key + side, *const first_query = num_keys + side;
+    int64_t* const num_queries = first_query + side;
     const int64_t radius = window / 2, zero = 0;
     for (int64_t i = 0; i < side; ++i) {
       int64_t first = i - radius, last = i + radius;
@@ -69,26 +70,19 @@ class Ranges {
         first_query[key] = num_queries[key] == 0 ? i : first_query[key];
         ++num_queries[key];
       }
+      max_keys = std::max(max_keys, num_keys[i]);
     }
+    for (int64_t key = 0; key < side; ++key) {
+      max_queries = std::max(max_queries, num_queries[key]);
+    }
+    axis = {side, first_key, num_keys, first_query, num_queries};
   }
 
-  Axis axis() const {
-    return {side_, ranges_[0].data(), ranges_[1].data(), ranges_[2].data(),
-        ranges_[3].data()};
-  }
-
-  int64_t most_keys() const {
-    return side_ ? *std::max_element(ranges_[1].begin(), ranges_[1].end()) : 0;
-  }
-
-  int64_t most_queries() const {
-    return side_ ? *std::max_element(ranges_[3].begin(), ranges_[3].end()) : 0;
-  }
+  Axis axis;
+  int64_t max_keys = 0, max_queries = 0;
 
  private:
-  using Range = std::vector<int64_t>;
-  int64_t side_;
-  Range ranges_[4];
+  std::vector<int64_t> numbers_;
 };
 
 struct Problem {
@@ -102,10 +96,10 @@ struct Problem {
     call.M = q.size(2);
     call.D = q.size(3);
     call.special = special;
-    call.rows = rows.axis();
-    call.columns = columns.axis();
-    call.max_keys = std::max(rows.most_keys(), columns.most_keys());
-    call.max_queries = rows.most_queries();
+    call.rows = rows.axis;
+    call.columns = columns.axis;
+    call.max_keys = std::max(rows.max_keys, columns.max_keys);
+    call.max_queries = rows.max_queries;
     call.bands = bands;
     call.band_rows = (grid[0] + bands - 1) / bands;
     call.soft = alpha.has_value();
@@ -116,12 +110,6 @@ struct Problem {
     call.bias = floats_of(bias);
     call.table_side = bias ? bias->size(1) : 0;
     call.alpha = floats_of(alpha);
-  }
-
-  template <class Function>
-  void run(int64_t tasks, Function function) const {
-    torch::stable::parallel_for(
-        0, tasks, 1, [&](int64_t begin, int64_t end) { function(call, begin, end); });
   }
 
   Ranges rows, columns;
@@ -139,9 +127,9 @@ void forward(Tensor q, Tensor k, Tensor v, std::optional<Tensor> bias,
   call.total = floats_of(total);
   call.dense_lse = floats_of(dense_lse);
   if (call.fill) {
-    problem.run(call.B * call.M, MMATTN_DISPATCH(local_sums));
+    run(call, call.B * call.M, MMATTN_DISPATCH(local_sums));
   }
-  problem.run(call.B * call.M * (bands + 1), MMATTN_DISPATCH(local_forward));
+  run(call, call.B * call.M * (bands + 1), MMATTN_DISPATCH(local_forward));
 }
 
 void backward(Tensor grad, Tensor lse, Tensor q, Tensor k, Tensor v,
@@ -165,11 +153,11 @@ void backward(Tensor grad, Tensor lse, Tensor q, Tensor k, Tensor v,
   call.delta = floats_of(delta);
   call.dense_lse = floats_of(dense_lse);
   if (call.fill) {
-    problem.run(call.B * call.M, MMATTN_DISPATCH(local_sums));
+    run(call, call.B * call.M, MMATTN_DISPATCH(local_sums));
   }
-  problem.run(call.B * call.M * bands, MMATTN_DISPATCH(local_backward));
+  run(call, call.B * call.M * bands, MMATTN_DISPATCH(local_backward));
   if (special > 0 || call.soft) {
-    problem.run(call.B * call.M, MMATTN_DISPATCH(local_backward_dense));
+    run(call, call.B * call.M, MMATTN_DISPATCH(local_backward_dense));
   }
 }
 

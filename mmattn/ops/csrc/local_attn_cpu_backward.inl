@@ -46,8 +46,8 @@ void backward_rows(const Head& head, int64_t band, int64_t first, int64_t last) 
       find_scores<kVectors>(head, window, q, s);
       products<kVectors>(q + width, window.keys, width, count, vectors, da);
       hide_padding(da, count, 0);
+      const float lse = call.lse[head.rows + n];
       if (call.soft) {
-        const float lse = call.lse[head.rows + n];
         const float delta = call.delta[head.rows + n];
         Floats share = {}, taken = {};
         for (int64_t j = 0; j < count; j += kLanes) {
@@ -71,7 +71,6 @@ void backward_rows(const Head& head, int64_t band, int64_t first, int64_t last) 
           call.dense_lse[head.rows + n] = canceled ? kInfinity : lse;
         }
       } else {
-        const float lse = call.lse[head.rows + n];
         const float u = window.others > 0 ? exp(broadcast(-lse))[0] : 0;
         Floats all = {};
         for (int64_t j = 0; j < count; j += kLanes) {
@@ -114,35 +113,28 @@ void backward_rows(const Head& head, int64_t band, int64_t first, int64_t last) 
         ++done) {
       for (int64_t x = 0; x < W; ++x) {
         constexpr int kSums = kVectors ? kVectors : 1;
-        Floats key_sums[kSums] = {}, value_sums[kSums] = {};
-        if constexpr (kVectors == 0) {
-          sums.fill(0);
-          dvalue.fill(0);
-        }
         const int64_t first_y = call.rows.first_query[done];
         const int64_t first_x = call.columns.first_query[x];
-        for (int64_t i = first_y; i < first_y + call.rows.num_queries[done]; ++i) {
-          const float* const query_row = queries.row(i);
-          const float* const row = grads + (i % call.max_queries) * W * 2 * size;
-          const int64_t key_y = done - call.rows.first_key[i];
-          for (int64_t j = first_x; j < first_x + call.columns.num_queries[x]; ++j) {
-            const float* const ds = row + j * 2 * size +
-                key_y * call.columns.num_keys[j] + x - call.columns.first_key[j];
-            const float* const q = query_row + j * step;
-            if constexpr (kVectors == 0) {
-              add_row(ds[0], q, vectors, sums);
-              add_row(ds[size], q + width, vectors, dvalue);
-            } else {
-              for (int c = 0; c < kVectors; ++c) {
+        for (int64_t at = 0; at < (kVectors ? 1 : width); at += kLanes) {
+          Floats key_sums[kSums] = {}, value_sums[kSums] = {};
+          for (int64_t i = first_y; i < first_y + call.rows.num_queries[done]; ++i) {
+            const float* const query_row = queries.row(i) + at;
+            const float* const row = grads + (i % call.max_queries) * W * 2 * size;
+            const int64_t key_y = done - call.rows.first_key[i];
+            for (int64_t j = first_x; j < first_x + call.columns.num_queries[x]; ++j) {
+              const float* const ds = row + j * 2 * size +
+                  key_y * call.columns.num_keys[j] + x - call.columns.first_key[j];
+              const float* const q = query_row + j * step;
+              for (int c = 0; c < kSums; ++c) {
                 key_sums[c] += load(q + c * kLanes) * ds[0];
                 value_sums[c] += load(q + width + c * kLanes) * ds[size];
               }
             }
           }
-        }
-        for (int c = 0; c < kVectors; ++c) {
-          store(sums + c * kLanes, key_sums[c]);
-          store(dvalue + c * kLanes, value_sums[c]);
+          for (int c = 0; c < kSums; ++c) {
+            store(sums + at + c * kLanes, key_sums[c]);
+            store(dvalue + at + c * kLanes, value_sums[c]);
+          }
         }
         add_row(1, dtotal, vectors, dvalue);
         const int64_t n = head.token(done, x);

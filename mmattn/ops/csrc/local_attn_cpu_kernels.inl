@@ -74,7 +74,6 @@ void local_backward(const LocalCall& call, int64_t begin, int64_t end) {
 void local_backward_dense(const LocalCall& call, int64_t begin, int64_t end) {
   for (int64_t item = begin; item < end; ++item) {
     const Head head(call, item / call.M, item % call.M);
-    Buffer<float> sums(2 * head.width);
     for (int64_t i = 0; i < call.special; ++i) {
       const int64_t at = ((head.b * call.N + i) * call.M + head.m) * head.D;
       for (int64_t d = 0; d < head.D; ++d) {

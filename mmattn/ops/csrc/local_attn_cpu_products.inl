@@ -44,11 +44,8 @@ template <int kVectors>
 MMATTN_INLINE void add_rows(const float* weights, const float* const* rows,
     int64_t offset, int64_t count, int64_t vectors, float* to) {
   if constexpr (kVectors == 0) {
-    for (int64_t j = 0; j < count; ++j) {
-      for (int64_t i = 0; i < vectors; ++i) {
-        const int64_t at = i * kLanes;
-        store(to + at, load(to + at) + load(rows[j] + offset + at) * weights[j]);
-      }
+    for (int64_t at = 0; at < vectors * kLanes; at += kLanes) {
+      add_rows<1>(weights, rows, offset + at, count, 1, to + at);
     }
   } else {
     Floats sums[kVectors], others[kVectors] = {};  // two chains are faster than one

@@ -3,22 +3,9 @@
 
 namespace mmattn {
 
-// A tensor's memory and type. All but value are contiguous.
-struct Array {
-  void* data;
-  Storage storage;
-};
-
-struct Call {
-  Sizes sizes;
+struct Call : SamplingCall {
   const int64_t* shapes;  // heights and widths in turn
-  Array value, points, weights, reference;
-  Array out;  // output of the forward
-  Array grad;  // gradient of the output; the backward fills the rest
-  Array grad_points, grad_weights;
-  Array grad_reference;  // (B, Q, M, reference levels, 2 or 4), to be summed over M
-  Array grad_value;  // (splits, B, S, M, D), to be summed over splits
-  int64_t splits;
+  int64_t splits;  // of the gradient of value, to be summed
 };
 
 }  // namespace mmattn
@@ -29,50 +16,21 @@ struct Call {
 namespace mmattn {
 namespace {
 
-Array array_of(const Tensor& tensor) {
-  return {tensor.mutable_data_ptr(), storage_of(tensor)};
-}
-
-Call make_call(const Tensor& value, const Tensor& points, const Tensor& weights,
-    const std::optional<Tensor>& reference, const std::vector<int64_t>& shapes) {
-  Call call{};
-  call.sizes = sizes_of(value, points, reference);
-  call.shapes = shapes.data();
-  call.value = array_of(value);
-  call.points = array_of(points);
-  call.weights = array_of(weights);
-  if (reference) {
-    call.reference = array_of(*reference);
-  }
-  return call;
-}
-
 void forward(Tensor value, Tensor points, Tensor weights,
     std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor out) {
-  Call call = make_call(value, points, weights, reference, shapes);
-  call.out = array_of(out);
-  torch::stable::parallel_for(
-      0, call.sizes.B * call.sizes.Q, 16, [&](int64_t begin, int64_t end) {
-        MMATTN_DISPATCH(ms_deform_attn_forward)(call, begin, end);
-      });
+  const Call call{
+      sampling_forward(value, points, weights, reference, out), shapes.data()};
+  run(call, call.sizes.B * call.sizes.Q, MMATTN_DISPATCH(ms_deform_attn_forward), 16);
 }
 
 void backward(Tensor grad, Tensor value, Tensor points, Tensor weights,
     std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor grad_value,
     Tensor grad_points, Tensor grad_weights, std::optional<Tensor> grad_reference) {
-  Call call = make_call(value, points, weights, reference, shapes);
-  call.grad = array_of(grad);
-  call.grad_value = array_of(grad_value);
-  call.grad_points = array_of(grad_points);
-  call.grad_weights = array_of(grad_weights);
-  if (grad_reference) {
-    call.grad_reference = array_of(*grad_reference);
-  }
-  call.splits = grad_value.size(0);
-  torch::stable::parallel_for(
-      0, call.splits * call.sizes.B * call.sizes.M, 1, [&](int64_t begin, int64_t end) {
-        MMATTN_DISPATCH(ms_deform_attn_backward)(call, begin, end);
-      });
+  const Call call{sampling_backward(grad, value, points, weights, reference, grad_value,
+                      grad_points, grad_weights, grad_reference),
+      shapes.data(), grad_value.size(0)};
+  run(call, call.splits * call.sizes.B * call.sizes.M,
+      MMATTN_DISPATCH(ms_deform_attn_backward));
 }
 
 }  // namespace

@@ -7,35 +7,28 @@ struct Tap {
   A weight;
 };
 
-template <class A, class T, int kVectors>
-MMATTN_INLINE void weigh_vectors(
-    const Buffer<Tap<A, T>>& taps, int64_t count, int64_t channel, A* out) {
-  Vector<A> sums[kVectors] = {};
-  for (int64_t i = 0; i < count; ++i) {
-    const T* pixel = taps[i].pixel + channel;
-    const A weight = taps[i].weight;
+// Sums the channels from one on, kVectors vectors at a time and then fewer.
+template <class A, class T, int kVectors = 4>
+void weigh(
+    const Buffer<Tap<A, T>>& taps, int64_t count, int64_t channel, int64_t D, A* out) {
+  constexpr int64_t kStep = kVectors * kLanesOf<A>;
+  for (; channel + kStep <= D; channel += kStep) {
+    Vector<A> sums[kVectors] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      const T* const pixel = taps[i].pixel + channel;
+      const A weight = taps[i].weight;
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        sums[v] += weight * load_vector<A, T>(pixel + v * kLanesOf<A>);
+      }
+    }
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      sums[v] += weight * load_vector<A, T>(pixel + v * kLanesOf<A>);
+      store_vector(out + channel + v * kLanesOf<A>, sums[v]);
     }
   }
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) {
-    store_vector(out + channel + v * kLanesOf<A>, sums[v]);
-  }
-}
-
-template <class A, class T>
-void weigh(const Buffer<Tap<A, T>>& taps, int64_t count, int64_t D, A* out) {
-  int64_t channel = 0;
-  for (; channel + 4 * kLanesOf<A> <= D; channel += 4 * kLanesOf<A>) {
-    weigh_vectors<A, T, 4>(taps, count, channel, out);
-  }
-  for (; channel + 2 * kLanesOf<A> <= D; channel += 2 * kLanesOf<A>) {
-    weigh_vectors<A, T, 2>(taps, count, channel, out);
-  }
-  for (; channel + kLanesOf<A> <= D; channel += kLanesOf<A>) {
-    weigh_vectors<A, T, 1>(taps, count, channel, out);
+  if constexpr (kVectors > 1) {
+    return weigh<A, T, kVectors / 2>(taps, count, channel, D, out);
   }
   for (; channel < D; ++channel) {
     A sum = 0;
@@ -68,7 +61,7 @@ void forward(const Call& call, int64_t begin, int64_t end) {
           count += corners.pixel[k] >= 0;
         }
       }
-      weigh<A, T>(taps, count, sizes.D, out);
+      weigh<A, T>(taps, count, 0, sizes.D, out);
       store_as<A, T>(out, 0, sizes.D, all_out + (row * sizes.M + m) * sizes.D);
     }
   }

@@ -49,13 +49,7 @@ template <class A>
 class Samples {
  public:
   explicit Samples(const Call& call) : call_(call) {
-    int64_t start = 0;
-    for (int64_t l = 0; l < sizes_.L; ++l) {
-      const int64_t rows = call.shapes[2 * l], columns = call.shapes[2 * l + 1];
-      levels[l] = {static_cast<A>(rows), static_cast<A>(columns),
-          static_cast<int32_t>(rows), static_cast<int32_t>(columns), start};
-      start += rows * columns;
-    }
+    find_levels<A>(call.shapes, sizes_.L, levels);
   }
 
   // Reads the points of row b * Q + q and head m, and finds the corners.

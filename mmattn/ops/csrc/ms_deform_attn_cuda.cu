@@ -1,4 +1,4 @@
-// Multi-scale deformable attention on GPUs: the operators that Python calls.
+// Multi-scale deformable attention on GPUs: compiles the operators for CUDA.
 #include <cuda_runtime.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/accelerator.h>
@@ -7,38 +7,33 @@
 #define MMATTN_SHARED(type, name)        \
   extern __shared__ float4 name##_raw[]; \
   type* const name = reinterpret_cast<type*>(name##_raw)
-#define MMATTN_STREAM cudaStream_t
+#define MMATTN_STREAM Stream
 #define MMATTN_LAUNCH(kernel, plan, stream, parameters)     \
   kernel<<<dim3(static_cast<unsigned>((plan).blocks),       \
                static_cast<unsigned>((plan).passes)),       \
       (plan).threads, (plan).shared, stream>>>(parameters); \
   STD_CUDA_KERNEL_LAUNCH_CHECK()
 
-#include "ms_deform_attn_cuda_launch.cuh"
+#include "tensors.h"
 
 namespace mmattn {
 namespace {
 
-cudaStream_t current_stream(const Tensor& tensor) {
-  void* stream = nullptr;
-  TORCH_ERROR_CODE_CHECK(
-      aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
-  return static_cast<cudaStream_t>(stream);
-}
+// The current stream of a tensor's device, which is the current device meanwhile.
+class Stream {
+ public:
+  explicit Stream(const Tensor& tensor) : guard_(tensor.get_device_index()) {
+    TORCH_ERROR_CODE_CHECK(
+        aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream_));
+  }
+  operator cudaStream_t() const {
+    return static_cast<cudaStream_t>(stream_);
+  }
 
-void forward(Tensor value, Tensor points, Tensor weights,
-    std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor out) {
-  const torch::stable::accelerator::DeviceGuard guard(value.get_device_index());
-  launch_forward(value, points, weights, reference, shapes, out, current_stream(value));
-}
-
-void backward(Tensor grad, Tensor value, Tensor points, Tensor weights,
-    std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor grad_value,
-    Tensor grad_points, Tensor grad_weights, std::optional<Tensor> grad_reference) {
-  const torch::stable::accelerator::DeviceGuard guard(value.get_device_index());
-  launch_backward(grad, value, points, weights, reference, shapes, grad_value,
-      grad_points, grad_weights, grad_reference, current_stream(value));
-}
+ private:
+  const torch::stable::accelerator::DeviceGuard guard_;
+  void* stream_ = nullptr;
+};
 
 // Its presence shows that the extension was built with this file.
 bool has_cuda_kernels() {
@@ -47,6 +42,8 @@ bool has_cuda_kernels() {
 
 }  // namespace
 }  // namespace mmattn
+
+#include "ms_deform_attn_cuda_launch.cuh"
 
 STABLE_TORCH_LIBRARY_FRAGMENT(mmattn_extension, library) {
   library.def("has_cuda_kernels() -> bool");

@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "sampling.h"
-#include "storage.h"
 
 namespace mmattn {
 
@@ -18,16 +17,8 @@ constexpr int kPadding = 1;  // samples between groups, which would begin in one
 
 namespace {
 
-struct Parameters {
-  Sizes sizes;
+struct Parameters : SamplingCall {
   Level<float> levels[kMaxLevels];
-  const void *value, *points, *weights, *reference;
-  Storage points_storage, weights_storage, reference_storage;
-  void* out;  // output of the forward
-  const void* grad;  // gradient of the output; the backward fills the rest
-  float* grad_value;  // contiguous, zeros before
-  void *grad_points, *grad_weights;  // stored as points and weights
-  float* grad_reference;  // (B, Q, M, reference levels, 2 or 4), to be summed over M
   int32_t lanes;  // size of a group, a power of two
 };
 
@@ -88,13 +79,6 @@ __device__ __forceinline__ float sum_of_group(float x, int lanes) {
   return x;
 }
 
-__device__ __forceinline__ float largest_of_group(float x, int lanes) {
-  for (int step = lanes / 2; step > 0; step /= 2) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, step));
-  }
-  return x;
-}
-
 __device__ __forceinline__ Reference<float> load_reference(
     const Parameters& p, const Item& item, int level) {
   Reference<float> reference{0, 0, 0, 0};
@@ -105,11 +89,11 @@ __device__ __forceinline__ Reference<float> load_reference(
   const int64_t of_level = p.sizes.reference_levels == 1 ? 0 : level;
   const int64_t first =
       (item.row * p.sizes.reference_levels + of_level) * (boxes ? 4 : 2);
-  reference.x = load_one(p.reference, p.reference_storage, first);
-  reference.y = load_one(p.reference, p.reference_storage, first + 1);
+  reference.x = load_one(p.reference, first);
+  reference.y = load_one(p.reference, first + 1);
   if (boxes) {
-    reference.w = load_one(p.reference, p.reference_storage, first + 2);
-    reference.h = load_one(p.reference, p.reference_storage, first + 3);
+    reference.w = load_one(p.reference, first + 2);
+    reference.h = load_one(p.reference, first + 3);
   }
   return reference;
 }
@@ -126,23 +110,24 @@ __device__ __forceinline__ void find_samples(
   if (normalize) {
     largest = -INFINITY;
     for (int i = item.lane; i < count; i += p.lanes) {
-      largest = fmaxf(largest, load_one(p.weights, p.weights_storage, first + i));
+      largest = fmaxf(largest, load_one(p.weights, first + i));
     }
-    largest = largest_of_group(largest, p.lanes);
+    for (int step = p.lanes / 2; step > 0; step /= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, step));
+    }
     float sum = 0;
     for (int i = item.lane; i < count; i += p.lanes) {
-      sum += expf(load_one(p.weights, p.weights_storage, first + i) - largest);
+      sum += expf(load_one(p.weights, first + i) - largest);
     }
     scale = 1 / sum_of_group(sum, p.lanes);
   }
   for (int i = item.lane; i < count; i += p.lanes) {
     const int level = i / per_level;
     const int64_t point = 2 * (first + i);
-    const Corners<float> corners = find_corners(p.sizes.form,
-        load_one(p.points, p.points_storage, point),
-        load_one(p.points, p.points_storage, point + 1), load_reference(p, item, level),
-        p.levels[level], static_cast<float>(per_level));
-    float weight = load_one(p.weights, p.weights_storage, first + i);
+    const Corners<float> corners = find_corners(p.sizes.form, load_one(p.points, point),
+        load_one(p.points, point + 1), load_reference(p, item, level), p.levels[level],
+        static_cast<float>(per_level));
+    float weight = load_one(p.weights, first + i);
     weight = normalize ? expf(weight - largest) * scale : weight;
     samples[i].pixels = make_int4(
         corners.pixel[0], corners.pixel[1], corners.pixel[2], corners.pixel[3]);
@@ -154,18 +139,10 @@ __device__ __forceinline__ void find_samples(
   __syncwarp();
 }
 
-__device__ __forceinline__ int pixel_of(const int4& pixels, int corner) {
-  return corner == 0 ? pixels.x
-      : corner == 1  ? pixels.y
-      : corner == 2  ? pixels.z
-                     : pixels.w;
-}
-
-__device__ __forceinline__ float number_of(const float4& numbers, int corner) {
-  return corner == 0 ? numbers.x
-      : corner == 1  ? numbers.y
-      : corner == 2  ? numbers.z
-                     : numbers.w;
+// Returns one of four numbers.
+template <class Four>
+__device__ __forceinline__ auto number_of(const Four& numbers, int i) {
+  return i == 0 ? numbers.x : i == 1 ? numbers.y : i == 2 ? numbers.z : numbers.w;
 }
 
 template <class T, int kWidth>
@@ -190,7 +167,7 @@ __global__ void __launch_bounds__(128, 5)
   if (!item.active || channel >= p.sizes.D) {
     return;
   }
-  const T* value = static_cast<const T*>(p.value) +
+  const T* value = static_cast<const T*>(p.value.data) +
       item.image * p.sizes.value_strides[0] + item.head * p.sizes.value_strides[2] +
       channel;
   float sums[kWidth] = {};
@@ -200,7 +177,7 @@ __global__ void __launch_bounds__(128, 5)
     Loaded<T, kWidth> packets[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const int pixel = pixel_of(sample.pixels, k);
+      const int pixel = number_of(sample.pixels, k);
       packets[k] =
           load_packet<T, kWidth>(value + pixel * p.sizes.value_strides[1], pixel >= 0);
     }
@@ -208,7 +185,7 @@ __global__ void __launch_bounds__(128, 5)
     for (int k = 0; k < 4; ++k) {
       // A weight that is not finite times 0, of a pixel outside, would be NaN.
       const float weight =
-          pixel_of(sample.pixels, k) < 0 ? 0.f : number_of(sample.place, k);
+          number_of(sample.pixels, k) < 0 ? 0.f : number_of(sample.place, k);
 #pragma unroll
       for (int c = 0; c < kWidth; ++c) {
         sums[c] += weight * packets[k][c];
@@ -221,31 +198,24 @@ __global__ void __launch_bounds__(128, 5)
     out.items[c] = static_cast<T>(sums[c]);
   }
   *reinterpret_cast<Packet<T, kWidth>*>(
-      static_cast<T*>(p.out) + item.index * p.sizes.D + channel) = out;
+      static_cast<T*>(p.out.data) + item.index * p.sizes.D + channel) = out;
 }
 
 template <int kWidth>
 __device__ __forceinline__ void add_packet(
     float* to, float weight, const float (&packet)[kWidth]) {
-  if constexpr (kWidth % 4 == 0) {
-#pragma unroll
-    for (int c = 0; c < kWidth; c += 4) {
+  int c = 0;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-      atomicAdd(reinterpret_cast<float4*>(to + c),
-          make_float4(weight * packet[c], weight * packet[c + 1],
-              weight * packet[c + 2], weight * packet[c + 3]));
-#else
-      atomicAdd(to + c, weight * packet[c]);
-      atomicAdd(to + c + 1, weight * packet[c + 1]);
-      atomicAdd(to + c + 2, weight * packet[c + 2]);
-      atomicAdd(to + c + 3, weight * packet[c + 3]);
-#endif
-    }
-  } else {
 #pragma unroll
-    for (int c = 0; c < kWidth; ++c) {
-      atomicAdd(to + c, weight * packet[c]);
-    }
+  for (; c + 4 <= kWidth; c += 4) {
+    atomicAdd(reinterpret_cast<float4*>(to + c),
+        make_float4(weight * packet[c], weight * packet[c + 1], weight * packet[c + 2],
+            weight * packet[c + 3]));
+  }
+#endif
+#pragma unroll
+  for (; c < kWidth; ++c) {
+    atomicAdd(to + c, weight * packet[c]);
   }
 }
 
@@ -271,12 +241,12 @@ template <class T, int kWidth, bool kOnePass>
 __device__ __forceinline__ void scatter(
     const Parameters& p, const Item& item, const Sample* samples, float4* products) {
   const int count = static_cast<int>(p.sizes.L * p.sizes.P);
-  const T* value = static_cast<const T*>(p.value) +
+  const T* value = static_cast<const T*>(p.value.data) +
       item.image * p.sizes.value_strides[0] + item.head * p.sizes.value_strides[2];
-  const T* grads = static_cast<const T*>(p.grad) + item.index * p.sizes.D;
+  const T* grads = static_cast<const T*>(p.grad.data) + item.index * p.sizes.D;
   const int64_t pixel_size = p.sizes.M * p.sizes.D;
-  float* grad_value =
-      p.grad_value + (item.image * p.sizes.S * p.sizes.M + item.head) * p.sizes.D;
+  float* grad_value = static_cast<float*>(p.grad_value.data) +
+      (item.image * p.sizes.S * p.sizes.M + item.head) * p.sizes.D;
   const int64_t first = item.lane * kWidth, step = p.lanes * kWidth;
   float grad[kWidth];
   const auto load_grad = [&](int64_t channel) {
@@ -299,14 +269,14 @@ __device__ __forceinline__ void scatter(
       Loaded<T, kWidth> packets[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const int pixel = pixel_of(sample.pixels, k);
+        const int pixel = number_of(sample.pixels, k);
         packets[k] =
             load_packet<T, kWidth>(value + pixel * p.sizes.value_strides[1] + channel,
                 item.active && pixel >= 0);
       }
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const int pixel = pixel_of(sample.pixels, k);
+        const int pixel = number_of(sample.pixels, k);
         if (item.active && pixel >= 0) {
           add_packet<kWidth>(grad_value + pixel * pixel_size + channel,
               sample.place.x * corners.weight(k), grad);
@@ -347,8 +317,7 @@ __device__ __forceinline__ void finish(
     PointGradient<float> point{0, 0, {0, 0, 0, 0}};
     if (inside) {
       point = point_gradient(p.sizes.form, place.x * sample.x, place.x * sample.y,
-          load_one(p.points, p.points_storage, 2 * (first + i)),
-          load_one(p.points, p.points_storage, 2 * (first + i) + 1),
+          load_one(p.points, 2 * (first + i)), load_one(p.points, 2 * (first + i) + 1),
           load_reference(p, item, level), p.levels[level],
           static_cast<float>(per_level));
     }
@@ -358,8 +327,8 @@ __device__ __forceinline__ void finish(
     products[i] = make_float4(
         point.reference.x, point.reference.y, point.reference.w, point.reference.h);
     if (item.active) {
-      store_one(point.x, p.points_storage, 2 * (first + i), p.grad_points);
-      store_one(point.y, p.points_storage, 2 * (first + i) + 1, p.grad_points);
+      store_one(point.x, 2 * (first + i), p.grad_points);
+      store_one(point.y, 2 * (first + i) + 1, p.grad_points);
     }
   }
   const bool normalize = p.sizes.form != Form::kLocations;
@@ -367,7 +336,7 @@ __device__ __forceinline__ void finish(
   for (int i = item.lane; item.active && i < count; i += p.lanes) {
     const float4 place = samples[i].place;
     const float grad = normalize ? place.x * (place.y - mean) : place.y;
-    store_one(grad, p.weights_storage, first + i, p.grad_weights);
+    store_one(grad, first + i, p.grad_weights);
   }
   __syncwarp();
   if (!normalize || !item.active) {
@@ -382,7 +351,7 @@ __device__ __forceinline__ void finish(
     for (int i = 0; i < samples_of_each; ++i) {
       sum += number_of(of_level[i], n % sides);
     }
-    p.grad_reference[item.index * numbers + n] = sum;
+    static_cast<float*>(p.grad_reference.data)[item.index * numbers + n] = sum;
   }
 }
 

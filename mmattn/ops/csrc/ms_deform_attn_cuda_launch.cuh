@@ -1,4 +1,5 @@
-// Multi-scale deformable attention on GPUs: launches. MMATTN_LAUNCH starts a kernel.
+// Multi-scale deformable attention on GPUs: launches, and the operators that Python
+// calls. MMATTN_LAUNCH starts a kernel, on the MMATTN_STREAM of a tensor's device.
 #pragma once
 
 #include <climits>
@@ -12,38 +13,21 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int64_t kPreferredShared = 26 * 1024, kMaxShared = 48 * 1024;
 
-Parameters make_parameters(const Tensor& value, const Tensor& points,
-    const Tensor& weights, const std::optional<Tensor>& reference,
-    const std::vector<int64_t>& shapes) {
-  Parameters p{};
-  p.sizes = sizes_of(value, points, reference);
+Parameters make_parameters(
+    const SamplingCall& call, const std::vector<int64_t>& shapes) {
+  Parameters p{call};
   STD_TORCH_CHECK(
       p.sizes.L <= kMaxLevels, "at most ", kMaxLevels, " levels, got ", p.sizes.L);
-  int64_t start = 0;
-  for (int64_t l = 0; l < p.sizes.L; ++l) {
-    const int64_t rows = shapes[2 * l], columns = shapes[2 * l + 1];
-    p.levels[l] = {static_cast<float>(rows), static_cast<float>(columns),
-        static_cast<int32_t>(rows), static_cast<int32_t>(columns), start};
-    start += rows * columns;
-  }
-  p.value = value.mutable_data_ptr();
-  p.points = points.mutable_data_ptr();
-  p.points_storage = storage_of(points);
-  p.weights = weights.mutable_data_ptr();
-  p.weights_storage = storage_of(weights);
-  if (reference) {
-    p.reference = reference->mutable_data_ptr();
-    p.reference_storage = storage_of(*reference);
-  }
+  find_levels(shapes.data(), p.sizes.L, p.levels);
   return p;
 }
 
-bool is_aligned(const void* data) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+bool is_aligned(const Array& x) {
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
 }
 
 // Channels that a lane reads at once: 16 bytes, or one where rows are not aligned.
-int packet_width(const Parameters& p, int64_t item_size, const void* rows) {
+int packet_width(const Parameters& p, int64_t item_size, const Array& rows) {
   const int64_t width = 16 / item_size;
   bool whole = p.sizes.D % width == 0 && is_aligned(p.value) && is_aligned(rows);
   for (const int64_t stride : p.sizes.value_strides) {
@@ -88,7 +72,7 @@ Plan make_plan(Parameters& p, int width, int64_t bytes_of_sample) {
 }
 
 template <class T>
-void run_forward(Parameters& p, MMATTN_STREAM stream) {
+void run_forward(Parameters& p, const MMATTN_STREAM& stream) {
   const int width = packet_width(p, sizeof(T), p.out);
   const Plan plan = make_plan(p, width, sizeof(Sample));
   if (width == 1) {
@@ -99,7 +83,7 @@ void run_forward(Parameters& p, MMATTN_STREAM stream) {
 }
 
 template <class T>
-void run_backward(Parameters& p, MMATTN_STREAM stream) {
+void run_backward(Parameters& p, const MMATTN_STREAM& stream) {
   const int width = packet_width(p, sizeof(T), p.grad);
   Plan plan = make_plan(p, width, sizeof(Sample) + sizeof(float4));
   const bool one_pass = plan.passes == 1;
@@ -115,27 +99,23 @@ void run_backward(Parameters& p, MMATTN_STREAM stream) {
   }
 }
 
-void launch_forward(const Tensor& value, const Tensor& points, const Tensor& weights,
-    const std::optional<Tensor>& reference, const std::vector<int64_t>& shapes,
-    const Tensor& out, MMATTN_STREAM stream) {
-  Parameters p = make_parameters(value, points, weights, reference, shapes);
-  p.out = out.mutable_data_ptr();
-  with_type_of(storage_of(value), [&](auto x) { run_forward<decltype(x)>(p, stream); });
+void forward(Tensor value, Tensor points, Tensor weights,
+    std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor out) {
+  const MMATTN_STREAM stream(value);
+  Parameters p =
+      make_parameters(sampling_forward(value, points, weights, reference, out), shapes);
+  with_type_of(p.value.storage, [&](auto x) { run_forward<decltype(x)>(p, stream); });
 }
 
-void launch_backward(const Tensor& grad, const Tensor& value, const Tensor& points,
-    const Tensor& weights, const std::optional<Tensor>& reference,
-    const std::vector<int64_t>& shapes, const Tensor& grad_value,
-    const Tensor& grad_points, const Tensor& grad_weights,
-    const std::optional<Tensor>& grad_reference, MMATTN_STREAM stream) {
-  Parameters p = make_parameters(value, points, weights, reference, shapes);
-  p.grad = grad.mutable_data_ptr();
-  p.grad_value = floats_of(grad_value);
-  p.grad_points = grad_points.mutable_data_ptr();
-  p.grad_weights = grad_weights.mutable_data_ptr();
-  p.grad_reference = floats_of(grad_reference);
-  with_type_of(
-      storage_of(value), [&](auto x) { run_backward<decltype(x)>(p, stream); });
+void backward(Tensor grad, Tensor value, Tensor points, Tensor weights,
+    std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor grad_value,
+    Tensor grad_points, Tensor grad_weights, std::optional<Tensor> grad_reference) {
+  const MMATTN_STREAM stream(value);
+  Parameters p =
+      make_parameters(sampling_backward(grad, value, points, weights, reference,
+                          grad_value, grad_points, grad_weights, grad_reference),
+          shapes);
+  with_type_of(p.value.storage, [&](auto x) { run_backward<decltype(x)>(p, stream); });
 }
 
 }  // namespace

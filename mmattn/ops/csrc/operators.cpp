@@ -33,9 +33,8 @@ STABLE_TORCH_LIBRARY(mmattn_extension, library) {
       "Tensor table, int[] grid, bool align_corners, Tensor(a!) out, "
       "Tensor(b!) statistics) -> ()");
   library.def(
-      "deformable_attention_backward(Tensor grad, Tensor statistics, Tensor q, Tensor "
-      "k, "
-      "Tensor v, Tensor positions, Tensor table, int[] grid, "
+      "deformable_attention_backward(Tensor grad, Tensor statistics, Tensor q, "
+      "Tensor k, Tensor v, Tensor positions, Tensor table, int[] grid, "
       "bool align_corners, Tensor(a!) grad_q, Tensor(b!) grad_k, Tensor(c!) grad_v, "
       "Tensor(d!) grad_positions, Tensor(e!) grad_table) -> ()");
   library.def(
@@ -47,8 +46,8 @@ STABLE_TORCH_LIBRARY(mmattn_extension, library) {
       "Tensor(f!)? dy=None, Tensor(g!)? dw1=None, Tensor(h!)? dw2=None) -> ()");
   library.def(
       "structure_aware_attention_forward(Tensor q, Tensor k, Tensor v, Tensor w_a, "
-      "Tensor w_b, Tensor bias, int[] grid, Tensor(a!) out, Tensor(b!) patterns) -> "
-      "()");
+      "Tensor w_b, Tensor bias, int[] grid, Tensor(a!) out, "
+      "Tensor(b!) patterns) -> ()");
   library.def(
       "structure_aware_attention_backward(Tensor grad, Tensor patterns, Tensor q, "
       "Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias, int[] grid, "

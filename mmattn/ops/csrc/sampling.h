@@ -3,13 +3,7 @@
 // appendix A.4, https://arxiv.org/abs/2010.04159.
 #pragma once
 
-#include <cstdint>
-
-#ifdef __CUDACC__
-#define MMATTN_INLINE __host__ __device__ __forceinline__
-#else
-#define MMATTN_INLINE inline __attribute__((always_inline))
-#endif
+#include "storage.h"
 
 namespace mmattn {
 
@@ -28,6 +22,17 @@ struct Sizes {
   Form form;
 };
 
+// Tensors of a call. All but value are contiguous.
+struct SamplingCall {
+  Sizes sizes;
+  Array value, points, weights, reference;
+  Array out;  // output of the forward
+  Array grad;  // gradient of the output; the backward fills the rest
+  Array grad_points, grad_weights;
+  Array grad_reference;  // (B, Q, M, reference levels, 2 or 4), to be summed over M
+  Array grad_value;  // (splits, B, S, M, D); on GPUs of one split, zeros before
+};
+
 // The namespace is unnamed, here and in the kernels, because files that are compiled for
 // different instruction sets must not share instances.
 namespace {
@@ -38,6 +43,17 @@ struct Level {
   int32_t rows, columns;
   int64_t start;
 };
+
+template <class A>
+MMATTN_INLINE void find_levels(const int64_t* shapes, int64_t L, Level<A>* levels) {
+  int64_t start = 0;
+  for (int64_t l = 0; l < L; ++l) {
+    const int64_t rows = shapes[2 * l], columns = shapes[2 * l + 1];
+    levels[l] = {static_cast<A>(rows), static_cast<A>(columns),
+        static_cast<int32_t>(rows), static_cast<int32_t>(columns), start};
+    start += rows * columns;
+  }
+}
 
 template <class A>
 struct Reference {

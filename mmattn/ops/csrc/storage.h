@@ -8,13 +8,23 @@
 #include <cstdint>
 #include <cstring>
 
-#include "sampling.h"
+#ifdef __CUDACC__
+#define MMATTN_INLINE __host__ __device__ __forceinline__
+#else
+#define MMATTN_INLINE inline __attribute__((always_inline))
+#endif
 
 namespace mmattn {
 
 using c10::BFloat16, c10::bit_cast, c10::Half;
 
 enum class Storage : int32_t { kDouble, kFloat, kHalf, kBFloat16 };
+
+// Numbers side by side.
+struct Array {
+  void* data;
+  Storage storage;
+};
 
 // Tokens (B, N, M, D), of any strides.
 struct Tokens {
@@ -45,15 +55,15 @@ MMATTN_INLINE auto with_any_type_of(Storage storage, const Function& function) {
 }
 
 // A number of any storage type.
-MMATTN_INLINE float load_one(const void* from, Storage storage, int64_t i) {
-  return with_any_type_of(storage, [&](auto x) {
-    return static_cast<float>(static_cast<const decltype(x)*>(from)[i]);
+MMATTN_INLINE float load_one(const Array& from, int64_t i) {
+  return with_any_type_of(from.storage, [&](auto x) {
+    return static_cast<float>(static_cast<const decltype(x)*>(from.data)[i]);
   });
 }
 
-MMATTN_INLINE void store_one(float x, Storage storage, int64_t i, void* to) {
-  with_any_type_of(
-      storage, [&](auto y) { static_cast<decltype(y)*>(to)[i] = decltype(y)(x); });
+MMATTN_INLINE void store_one(float x, int64_t i, const Array& to) {
+  with_any_type_of(to.storage,
+      [&](auto y) { static_cast<decltype(y)*>(to.data)[i] = decltype(y)(x); });
 }
 
 // A run of numbers.

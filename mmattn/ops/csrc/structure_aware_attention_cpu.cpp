@@ -57,10 +57,7 @@ void forward(Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias,
     std::vector<int64_t> grid, Tensor out, Tensor patterns) {
   StructureAwareCall call = make_call(q, k, v, w_a, w_b, bias, grid, patterns);
   call.out = tokens_of(out);
-  const int64_t pairs = call.num_pairs();
-  torch::stable::parallel_for(0, pairs, 1, [&](int64_t begin, int64_t end) {
-    MMATTN_DISPATCH(structure_aware_forward)(call, begin, end);
-  });
+  run(call, call.num_pairs(), MMATTN_DISPATCH(structure_aware_forward));
 }
 
 void backward(Tensor grad, Tensor patterns, Tensor q, Tensor k, Tensor v, Tensor w_a,
@@ -75,11 +72,7 @@ void backward(Tensor grad, Tensor patterns, Tensor q, Tensor k, Tensor v, Tensor
   call.grad_w_b = floats_of(grad_w_b);
   call.grad_bias = floats_of(grad_bias);
   call.parts = grad_bias.size(0);
-  torch::stable::parallel_for(0, call.parts, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) {
-      MMATTN_DISPATCH(structure_aware_backward)(call, part);
-    }
-  });
+  run(call, call.parts, MMATTN_DISPATCH(structure_aware_backward));
 }
 
 }  // namespace

@@ -8,7 +8,8 @@ class Backward : Maps<T> {
 
   void run(int64_t b, int64_t m) {
     this->set_pair(b, m);
-    std::memset(grad_patterns_, 0, 2 * call.K * N * sizeof(float));
+    grad_patterns_.fill(0);
+    grad_y_.fill(Complex());
     this->pack(call.v, x_);
     this->pack(call.grad, y_);
     for (int64_t block = 0; block < blocks; ++block) {
@@ -38,7 +39,7 @@ class Backward : Maps<T> {
   // bias and of the values' kernels.
   void differentiate_values(int64_t block) {
     this->transform(x_ + block * N);
-    clear(grad_spectrum_, N);
+    grad_spectrum_.fill(Complex());
     for (int64_t s = 0; s < call.K; ++s) {
       const Floats bias = this->bias_of(s, block);
       const auto kernel = this->kernel_of_values(s);
@@ -79,8 +80,7 @@ class Backward : Maps<T> {
     this->transform(x_ + block * N);
     Complex* const grad_q = grad_y_ + block * N;
     Complex* const grad_k = grad_x_ + block * N;
-    clear(grad_spectrum_, N);
-    clear(grad_q, N);
+    grad_spectrum_.fill(Complex());
     for (int64_t s = 0; s < call.K; ++s) {
       const auto kernel = this->kernel_of_keys(s, block);
       this->multiply_columns(kernel);
@@ -120,7 +120,7 @@ class Backward : Maps<T> {
       this->for_column(i, kernel, [&](int64_t row, const Complex& w) {
         grad[row * W] = grad[row * W] + conjugate(w) * column[row];
         const Complex x = conjugate(spectrum[row * W]) * column[row];
-        const int64_t mirror = row ? H - row : 0;
+        const int64_t mirror = this->mirror_of(row);
         if (i >= half) {
           add(mirror * half + W - i, conjugate(x));
         } else if (this->is_own_mirror(i)) {
@@ -151,12 +151,7 @@ class Backward : Maps<T> {
   void write_unnormalized(const Complex* x, const float* scales, const Complex* grad,
       const Tokens& to) const {
     for (int64_t n = 0; n < N; ++n) {
-      Complex products;
-      for (int64_t block = 0; block < blocks; ++block) {
-        const Complex &a = x[block * N + n], &d = grad[block * N + n];
-        products.re += a.re * d.re;
-        products.im += a.im * d.im;
-      }
+      const Complex products = this->products_of(x, grad, n);
       const float re = sum_lanes(products.re), im = sum_lanes(products.im);
       for (int64_t block = 0; block < blocks; ++block) {
         const Complex &a = x[block * N + n], &d = grad[block * N + n];
@@ -164,12 +159,6 @@ class Backward : Maps<T> {
             (d.re - a.re * re) * scales[n], (d.im - a.im * im) * scales[N + n]};
         this->write(y, to, n, block);
       }
-    }
-  }
-
-  static void clear(Complex* map, int64_t size) {
-    for (int64_t n = 0; n < size; ++n) {
-      map[n] = Complex();
     }
   }
 

@@ -53,16 +53,22 @@ class Maps {
     }
   }
 
+  // Sums the products of a token's numbers in two maps (blocks, N), for each head.
+  MMATTN_INLINE Complex products_of(
+      const Complex* x, const Complex* y, int64_t n) const {
+    Complex sums;
+    for (int64_t i = n; i < blocks * N; i += N) {
+      sums.re += x[i].re * y[i].re;
+      sums.im += x[i].im * y[i].im;
+    }
+    return sums;
+  }
+
   // Divides maps (blocks, N) by the norms of each token and head, and stores the inverse
   // of these if `scales` (2, N) is given.
   void normalize(Complex* x, float* scales) const {
     for (int64_t n = 0; n < N; ++n) {
-      Complex squares;
-      for (int64_t block = 0; block < blocks; ++block) {
-        const Complex& part = x[block * N + n];
-        squares.re += part.re * part.re;
-        squares.im += part.im * part.im;
-      }
+      const Complex squares = products_of(x, x, n);
       const float re = 1 / std::sqrt(sum_lanes(squares.re) + 1e-6f);
       const float im = 1 / std::sqrt(sum_lanes(squares.im) + 1e-6f);
       for (int64_t block = 0; block < blocks; ++block) {
@@ -109,14 +115,13 @@ class Maps {
   template <class Kernel, class Use>
   MMATTN_INLINE void for_column(int64_t i, const Kernel& kernel, const Use& use) const {
     if (i >= half) {
-      use(0, conjugate(kernel(W - i)));
-      for (int64_t row = 1; row < H; ++row) {
-        use(row, conjugate(kernel((H - row) * half + W - i)));
+      for (int64_t row = 0; row < H; ++row) {
+        use(row, conjugate(kernel(mirror_of(row) * half + W - i)));
       }
     } else if (is_own_mirror(i)) {
       // The kernels are real: columns that mirror themselves are symmetric.
       for (int64_t row = 0; row < H; ++row) {
-        const Complex mirror = kernel((row ? H - row : 0) * half + i);
+        const Complex mirror = kernel(mirror_of(row) * half + i);
         use(row, 0.5f * (kernel(row * half + i) + conjugate(mirror)));
       }
     } else {
@@ -124,6 +129,10 @@ class Maps {
         use(row, kernel(row * half + i));
       }
     }
+  }
+
+  int64_t mirror_of(int64_t row) const {
+    return row ? H - row : 0;
   }
 
   bool is_own_mirror(int64_t i) const {
@@ -245,9 +254,7 @@ class Forward : Maps<T> {
   // Writes some channels of the output.
   void attend(int64_t block) {
     this->transform(x_ + block * N);
-    for (int64_t n = 0; n < N; ++n) {
-      sums_[n] = Complex();
-    }
+    sums_.fill(Complex());
     for (int64_t s = 0; s < call.K; ++s) {
       const Floats bias = this->bias_of(s, block);
       this->multiply_columns(this->kernel_of_values(s));
@@ -295,10 +302,14 @@ inline void structure_aware_forward(
       [&](auto x) { run_pairs<Forward<decltype(x)>>(call, 0, begin, end); });
 }
 
-inline void structure_aware_backward(const StructureAwareCall& call, int64_t part) {
+// Computes some parts of the pairs.
+inline void structure_aware_backward(
+    const StructureAwareCall& call, int64_t first, int64_t last) {
   const int64_t pairs = call.num_pairs();
-  const int64_t begin = pairs * part / call.parts;
-  const int64_t end = pairs * (part + 1) / call.parts;
-  with_type_of(call.storage,
-      [&](auto x) { run_pairs<Backward<decltype(x)>>(call, part, begin, end); });
+  with_type_of(call.storage, [&](auto x) {
+    for (int64_t part = first; part < last; ++part) {
+      run_pairs<Backward<decltype(x)>>(
+          call, part, pairs * part / call.parts, pairs * (part + 1) / call.parts);
+    }
+  });
 }

@@ -72,7 +72,6 @@ class Transform {
       *to = *from;
       return;
     }
-    Complex *next = second_, *after = first_;
     const float* waves = waves_;
     int64_t part = length_;
     for (int f = 0; f < num_factors_; ++f) {
@@ -82,16 +81,21 @@ class Transform {
       step.stride = length_ / (part * factor);
       step.in_gap = part * step.stride * from_step;
       step.out_step = 1;
+      Complex* next = from == second_ ? first_ : second_;
       if (f + 1 == num_factors_) {
         next = to;
         step.out_step = to_step;
       }
-      waves = run_step<kSign>(factor, part, from, from_step, next, step, waves);
+      run_butterflies<kSign, false>(factor, from, next, step, waves);
+      for (int64_t p = 1; p < part; ++p) {
+        step.root = p * step.stride;
+        const Complex* const in = from + step.root * from_step;
+        Complex* const out = next + factor * step.root * step.out_step;
+        run_butterflies<kSign, true>(factor, in, out, step, waves);
+      }
+      waves += factor > 7 ? 2 * waves_size(factor) : 0;
       from = next;
       from_step = 1;
-      Complex* const written = next;
-      next = after;
-      after = written;
     }
   }
 
@@ -112,20 +116,7 @@ class Transform {
     int64_t root;
   };
 
-  // Runs the butterflies of one factor, and returns the waves of the next one.
-  template <int kSign>
-  const float* run_step(int64_t factor, int64_t part, const Complex* from,
-      int64_t from_step, Complex* to, Step step, const float* waves) {
-    run_butterflies<kSign, false>(factor, from, to, step, waves);
-    for (int64_t p = 1; p < part; ++p) {
-      step.root = p * step.stride;
-      const Complex* const in = from + step.stride * p * from_step;
-      Complex* const out = to + step.stride * factor * p * step.out_step;
-      run_butterflies<kSign, true>(factor, in, out, step, waves);
-    }
-    return factor > 7 ? waves + 2 * waves_size(factor) : waves;
-  }
-
+  // Runs the butterflies of one factor.
   template <int kSign, bool kTurned>
   MMATTN_INLINE void run_butterflies(int64_t factor, const Complex* in, Complex* out,
       const Step& at, const float* waves) {
@@ -245,6 +236,21 @@ class Transform {
         turned<kSign, kTurned>(even - side, at.root * (factor - k));
   }
 
+  // Adds and subtracts the pairs of inputs of an odd factor, and returns all their sum.
+  MMATTN_INLINE Complex pair_up(const Complex* in, const Step& at, int64_t factor,
+      Complex* sums, Complex* differences) const {
+    Complex total = in[0];
+#pragma GCC unroll 3
+    for (int64_t j = 0; j < factor / 2; ++j) {
+      const Complex a = in[at.in_gap * (j + 1)];
+      const Complex b = in[at.in_gap * (factor - 1 - j)];
+      sums[j] = a + b;
+      differences[j] = a - b;
+      total = total + sums[j];
+    }
+    return total;
+  }
+
   // Pairs of inputs and of outputs share their products.
   template <int kSign, bool kTurned, int kFactor>
   MMATTN_INLINE void step_of_odd(const Complex* in, Complex* out, const Step& at) {
@@ -256,16 +262,8 @@ class Transform {
     }
     for (int64_t q = 0; q < at.stride; ++q, ++in, out += at.out_step) {
       const Complex first = in[0];
-      Complex total = first, sums[kHalf], differences[kHalf];
-#pragma GCC unroll 3
-      for (int j = 0; j < kHalf; ++j) {
-        const Complex a = in[at.in_gap * (j + 1)];
-        const Complex b = in[at.in_gap * (kFactor - 1 - j)];
-        sums[j] = a + b;
-        differences[j] = a - b;
-        total = total + sums[j];
-      }
-      out[0] = total;
+      Complex sums[kHalf], differences[kHalf];
+      out[0] = pair_up(in, at, kFactor, sums, differences);
 #pragma GCC unroll 3
       for (int k = 1; k <= kHalf; ++k) {
         Complex even = first, odd;
@@ -287,15 +285,7 @@ class Transform {
     const int64_t half = factor / 2;
     for (int64_t q = 0; q < at.stride; ++q, ++in, out += at.out_step) {
       const Complex first = in[0];
-      Complex total = first;
-      for (int64_t j = 0; j < half; ++j) {
-        const Complex a = in[at.in_gap * (j + 1)];
-        const Complex b = in[at.in_gap * (factor - 1 - j)];
-        sums_[j] = a + b;
-        differences_[j] = a - b;
-        total = total + sums_[j];
-      }
-      out[0] = total;
+      out[0] = pair_up(in, at, factor, sums_, differences_);
       const float *cosines = waves, *sines = waves + waves_size(factor);
       for (int64_t k = 0; k < half; k += kOutputs) {
         Complex even[kOutputs], odd[kOutputs];
