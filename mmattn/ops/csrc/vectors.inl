@@ -212,6 +212,7 @@ MMATTN_INLINE Floats permute(Floats x, Ints index) {
 #elif VECTOR_BYTES == 32
   return _mm256_permutevar8x32_ps(x, (__m256i)index);
 #else
+  index &= kLanes - 1;  // as the others do, where a NaN made the index
   return Floats{x[index[0]], x[index[1]], x[index[2]], x[index[3]]};
 #endif
 }
