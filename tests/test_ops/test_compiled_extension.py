@@ -3,9 +3,7 @@
 What the kernels compute is in test_ms_deform_attn_kernels.py.
 """
 
-import os
 import re
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -19,27 +17,18 @@ from mmattn.ops import ms_deform_attn
 from mmattn.ops.common import extension
 from mmattn.ops.ms_deform_attn import cpp_impl, cuda_impl
 from tools.benchmark.inputs import make_ms_deform_inputs
-from tools.benchmark.tolerances import assert_close, deterministic, run_with_grads
+from tools.benchmark.tolerances import deterministic, run_with_grads
 
 slow = pytest.mark.slow
-every_dtype = pytest.mark.parametrize('dtype', [torch.float32, torch.float16], ids=str)
-ON_ANOTHER_INSTRUCTION_SET = """
-import sys
-import torch
-from mmattn.ops import fused_ms_deform_attn
-from mmattn.ops.common import extension
-
-library, inputs, outputs = sys.argv[1:]
-if extension.UNAVAILABLE:
-    assert extension.load(library) is None
-    extension.UNAVAILABLE = None
-tensors = [x.requires_grad_() for x in torch.load(inputs)]
-value, points, weights, reference = tensors
-out = fused_ms_deform_attn(
-    value, [(7, 5), (4, 3), (1, 1)], reference, points, weights, backend='cpp'
+TESTED = (
+    'every_operator',
+    'deformable_attention',
+    'landmark_attention',
+    'masked_attention',
+    'ms_deform_attn_kernels',
+    'neighborhood_attention',
+    'structure_aware_attention',
 )
-torch.save([out.detach(), *torch.autograd.grad(out.square().sum(), tensors)], outputs)
-"""
 
 
 @pytest.fixture
@@ -120,24 +109,11 @@ def test_half_precision_is_converted_as_pytorch_does(built):
 
 @slow
 @compiled_extension.needs('c++')
-@every_dtype
-def test_instruction_sets_agree(tmp_path, dtype):
-    """PyTorch's variable asks for the lesser."""
-    library = compiled_extension.build_extension()
-    inputs = make_ms_deform_inputs(D=37, fused=True, dtype=dtype)
-    torch.save(inputs, tmp_path / 'inputs')
-    results = []
-    for capability in ('default', 'avx2'):
-        subprocess.run(
-            [sys.executable, '-c', ON_ANOTHER_INSTRUCTION_SET]
-            + [library, tmp_path / 'inputs', tmp_path / 'outputs'],
-            env=os.environ | {'ATEN_CPU_CAPABILITY': capability},
-            check=True,
-        )
-        results.append(torch.load(tmp_path / 'outputs'))
-    names = 'out', 'value', 'points', 'weights', 'reference'
-    for name, expected, actual in zip(names, *results, strict=True):
-        assert_close(name, expected, actual, dtype)
+@pytest.mark.parametrize('capability', ['default', 'avx2'])
+def test_tests_pass_on_other_instruction_sets(capability):
+    tests = [f'tests/test_ops/test_{name}.py' for name in TESTED]
+    command = [sys.executable, '-m', 'pytest', '-q', '-k', 'cpp', *tests]
+    compiled_extension.run(command, ATEN_CPU_CAPABILITY=capability, OMP_NUM_THREADS='1')
 
 
 @slow
