@@ -154,9 +154,7 @@ METHODS = {
     'segformer/pvt_v2_mit_b0_160k_ade20k': 'mIoU',
 }
 SLOW = {
-    # Other tests train these: of the tools, and of distillation that resumes.
-    'mask_rcnn/ivit_t_3x_coco',
-    'classification/mait_xt_distilled_400e_in1k',
+    'classification/mait_xt_distilled_400e_in1k',  # trained by the test that resumes it
     # These train as IViT's classifier; test_timm has a step of each backbone.
     'classification/vit_t16_imhsa_300e_in1k',
     'classification/lisanet_i_150e_in1k',

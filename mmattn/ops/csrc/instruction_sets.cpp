@@ -29,15 +29,6 @@ InstructionSet choose_set() {
   return InstructionSet::kBaseline;
 }
 
-bool supports_pairs() {
-#ifdef __x86_64__
-  return instruction_set() == InstructionSet::kAvx512 &&
-      __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
-}
-
 int64_t instruction_set_number() {
   return static_cast<int64_t>(instruction_set());
 }
@@ -50,8 +41,12 @@ InstructionSet instruction_set() {
 }
 
 bool has_pairs() {
-  static const bool supported = supports_pairs();
-  return supported;
+#ifdef __x86_64__
+  static const bool supported = __builtin_cpu_supports("avx512bf16");
+  return supported && instruction_set() == InstructionSet::kAvx512;
+#else
+  return false;
+#endif
 }
 
 }  // namespace mmattn
