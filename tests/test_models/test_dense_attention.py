@@ -1,6 +1,7 @@
 """Dense attention is PyTorch's, and takes our kernel where that is faster."""
 
 import importlib
+import warnings
 
 import pytest
 import torch
@@ -80,7 +81,8 @@ def test_pytorchs_where_it_is_as_fast_or_has_to_be_seen(calls, monkeypatch):
     dense_attention(*inputs(grid=(2, 3)), (2, 3))  # few scores
     ours(*inputs(torch.float64))
     ours(*(x.to('meta') for x in inputs()))
-    torch.jit.trace(ours, inputs(), check_trace=False)
+    with warnings.catch_warnings(action='error', category=torch.jit.TracerWarning):
+        torch.jit.trace(ours, inputs(), check_trace=False)
     with sdpa_kernel(SDPBackend.MATH):  # the one with tangents
         torch.func.jvp(ours, tuple(inputs()), tuple(inputs()))
     torch.export.export(Attend(), tuple(inputs()))

@@ -92,6 +92,22 @@ def test_bfloat16_and_autocast(calls):
             assert_close('grad', want, grad, torch.bfloat16)
 
 
+def test_compiled_with_padding_of_one_side():
+    """As in strips, whose rows are padded already, though these have no gradients."""
+    conv, x = make((2, 7, 5), 3)
+    tensors = [x, *(p.detach() for p in conv.parameters())]
+
+    def padded(x, weight, bias):
+        return depthwise_conv.conv2d(x, weight, bias, 1, (0, 1), len(weight))
+
+    compiled = torch.compile(padded, backend='aot_eager', fullgraph=True)
+    expected, expected_grads = run_with_grads(padded, tensors)
+    out, grads = run_with_grads(compiled, tensors)
+    assert_close('out', expected, out)
+    for want, got in zip(expected_grads, grads, strict=True):
+        assert_close('grad', want, got)
+
+
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 def test_residual_adds_the_input(dtype):
     conv, x = make((2, 7, 5), 3)

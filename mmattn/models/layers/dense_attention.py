@@ -20,9 +20,10 @@ MIN_KEYS, MIN_SCORES = 128, 1 << 16
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, grid: Sequence[int]) -> Tensor:
     """Compute `F.scaled_dot_product_attention`, on a CPU by our kernel if it is faster.
 
-    PyTorch's kernel multiplies by the BLAS, which may lack the CPU's AVX-512, and whose
-    products of half precision, in the backward, are slow on most CPUs. Our deformable
-    attention is plain attention where its table has one number.
+    PyTorch's kernel multiplies by the BLAS, which may use neither the AVX-512 nor the
+    bfloat16 of a CPU. Our deformable attention is plain attention where its table has
+    one number. Traced and exported graphs, and modes that watch functions, get
+    PyTorch's.
 
     Args:
         q: shape (B, N, M, D).
@@ -45,7 +46,9 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, grid: Sequence[int]) -> Ten
 def _may_be_faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
     if q.device.type != 'cpu' or has_torch_function((q, k, v)):
         return False
+    if not (runs_eagerly(q, k, v) or takes_nodes(q, k, v)):
+        return False  # before sizes, which a trace would keep
+    if q.dtype.itemsize == 2 or torch.is_autocast_enabled('cpu'):
+        return True
     N, K = q.shape[1], k.shape[1]
-    is_long = K >= MIN_KEYS and N * K >= MIN_SCORES
-    in_half = q.dtype != torch.float32 or torch.is_autocast_enabled('cpu')
-    return (is_long or in_half) and (runs_eagerly(q, k, v) or takes_nodes(q, k, v))
+    return K >= MIN_KEYS and N * K >= MIN_SCORES

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmattn.ops.common.chunks import slices
 from mmattn.ops.common.derivatives import runs_eagerly
-from mmattn.ops.common.exporting import has_numbers
+from mmattn.ops.common.exporting import is_fixed
 from mmattn.ops.common.graph_nodes import takes_nodes
 
 from .depthwise_conv import DepthwiseConv
@@ -86,4 +86,4 @@ def may_split(x: Tensor) -> bool:
     """
     if x.device.type != 'cpu' or torch.is_grad_enabled():
         return False
-    return runs_eagerly() or (takes_nodes(x) and has_numbers(x.shape))
+    return runs_eagerly() or (takes_nodes(x) and is_fixed(x.shape))

@@ -31,8 +31,8 @@ def is_known(condition: bool | torch.SymBool) -> bool:
     return statically_known_true(condition)
 
 
-def has_numbers(size: Sequence[int]) -> bool:
-    """Return whether sides are numbers, and none stands for a range, in a graph."""
+def is_fixed(size: Sequence[int]) -> bool:
+    """Return whether the graph being compiled is for one size alone."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return all(statically_known_true(side < 1 << 62) for side in size)
