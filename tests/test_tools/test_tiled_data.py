@@ -25,12 +25,9 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path('images').mkdir()
     for name in 'ab':
-        pixels = np.zeros((100, 180, 3), np.uint8)
-        pixels[..., 0] = np.arange(180)
-        pixels[..., 1] = np.arange(100)[:, None]
-        pixels[..., 2] = ord(name)
+        y, x = np.mgrid[:100, :180].astype(np.uint8)
+        pixels = np.stack([x, y, np.full_like(x, ord(name))], -1)
         Image.fromarray(pixels).save(f'images/{name}.png')
-    return tmp_path
 
 
 def coco(boxes: list[list[float]], outlines=()) -> list[str]:
@@ -331,12 +328,10 @@ def test_tiles_of_compressed_tiff_files():
     args = ['csv', 'images', 'boxes.csv', '--tile', '100', '--val-images']
     run(*args, 'b*')
     whole = np.asarray(Image.open('images/b.tif'))
-    tile = np.asarray(Image.open('data/set/val/b_80_0.tif'))
-    np.testing.assert_array_equal(tile, whole[:, 80:])
-    Image.fromarray(255 - whole).save('images/b.tif')
+    np.testing.assert_array_equal(Image.open('data/set/val/b_80_0.tif'), whole[:, 80:])
+    Image.fromarray(new := 255 - whole).save('images/b.tif')
     run(*args, 'a*')  # reads the changed image
-    tile = np.asarray(Image.open('data/set/train/b_0_0.tif'))
-    np.testing.assert_array_equal(tile, 255 - whole[:, :100])
+    np.testing.assert_array_equal(Image.open('data/set/train/b_0_0.tif'), new[:, :100])
 
 
 def test_classes_that_training_lacks_are_named(capsys):
