@@ -93,10 +93,10 @@ def _is_whole(cfg: Config, given: str) -> bool:
 
 def _names_in(given: str) -> set[str] | None:
     """Return the names of the tensors in a checkpoint, None if they are unknown."""
+    path = Path(given).expanduser()
+    if path.is_file():
+        return {*find_weights(read_checkpoint(path, 'meta'), given, 'meta')}
     bare = given.removeprefix(SCHEME)
-    if Path(given).expanduser().is_file():
-        path = Path(given).expanduser()
-        return {*find_weights(read_checkpoint(path), given)}
     if is_name(bare) and (config := find_published(bare).get('config')) is not None:
         named = read_config_file(str(find_config(config)))
         return {*build(named).state_dict()}

@@ -46,12 +46,17 @@ LONGEST_NAME = 500  # characters; the search for prefixes takes quadratic time
 _PARTIAL: ContextVar[bool] = ContextVar('partial_loads', default=False)
 
 
-def find_weights(checkpoint, source: str) -> dict:
+def find_weights(checkpoint, source: str, device: str = 'cpu') -> dict:
     """Return the state dict of a checkpoint, without the prefix `module.`.
 
     The state dict is under `state_dict` (mm packages, timm), else under `model` (the
     papers' repositories), else the checkpoint itself. Averaged copies (`model_ema`,
     `state_dict_ema`, `ema_state_dict`) are ignored.
+
+    Args:
+        checkpoint: what was read.
+        source: name of the checkpoint in errors.
+        device: where it was read. Only on 'meta', tensors may lack their numbers.
 
     Raises:
         ValueError: there are no tensors, or there is something else by their side: a
@@ -73,13 +78,13 @@ def find_weights(checkpoint, source: str) -> dict:
             f'{source} holds no weights: it is {held}, without tensors at the top or '
             'under `state_dict` or `model`'
         )
-    _check_tensors(weights, source)
+    _check_tensors(weights, source, device)
     if all(key.startswith('module.') for key in weights):
         weights = _below(weights, 'module.')
     return weights
 
 
-def _check_tensors(weights: Mapping, source: str):
+def _check_tensors(weights: Mapping, source: str, device: str):
     for name, value in weights.items():
         if type(name) is not str or len(name) > LONGEST_NAME:
             raise UserError(
@@ -88,7 +93,7 @@ def _check_tensors(weights: Mapping, source: str):
             )
         if name.endswith('_extra_state'):
             continue
-        if (fault := _fault(value)) is not None:
+        if (fault := _fault(value, device)) is not None:
             raise UserError(f'{source}: {name[:100]!r} must be a dense tensor, {fault}')
     for name, kept in (getattr(weights, '_metadata', None) or {}).items():
         version = kept.get('version') if isinstance(kept, Mapping) else ''
@@ -99,11 +104,11 @@ def _check_tensors(weights: Mapping, source: str):
             )
 
 
-def _fault(value) -> str | None:
+def _fault(value, device: str) -> str | None:
     """Return why a value is no dense tensor whose numbers are in memory."""
     if not isinstance(value, torch.Tensor):
         return f'got {type(value).__name__}'
-    kinds = value.is_nested, value.is_quantized, value.is_meta
+    kinds = value.is_nested, value.is_quantized, value.is_meta and device != 'meta'
     if any(kinds):
         return f'got a {("nested", "quantized", "meta")[kinds.index(True)]} one'
     if value.layout is not torch.strided:

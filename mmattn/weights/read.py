@@ -86,8 +86,8 @@ def read_checkpoint(file: str | Path | io.BytesIO, map_location=None, source=Non
 
     Args:
         file: path, or the content of a `.pth` file.
-        map_location: as for `torch.load`; a `.safetensors` file is read on the CPU
-            unless it names a device.
+        map_location: as for `torch.load`; 'meta' reads names and shapes alone. A
+            `.safetensors` file is mapped on the CPU unless another device is named.
         source: name of the file in errors; it defaults to its path.
 
     Returns:
@@ -142,7 +142,7 @@ def _read_safetensors(path, map_location, source: str) -> dict[str, torch.Tensor
     message = f'reading {source} needs safetensors: pip install safetensors'
     safetensors = import_optional(message, 'safetensors.torch', 'safetensors')
     device = 'cpu'
-    if isinstance(map_location, (str, torch.device)):
+    if isinstance(map_location, (str, torch.device)) and str(map_location) != 'meta':
         device = str(map_location)
     try:
         return safetensors.torch.load_file(path, device=device)

@@ -3,10 +3,14 @@
 Detector with boxes and masks, segmentor and classifier, as the tool trains them.
 """
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, init_default_scope
+from safetensors.torch import save_file
 
 from mmattn.cli import train
 from mmattn.engine.last_layers import last_layers
@@ -86,14 +90,27 @@ def test_everything_but_the_last_layers_is_kept(work, tool, other, capsys, task)
     assert 'WARNING - the' not in said
 
 
-def test_the_same_classes_keep_everything(work, tool, capsys, monkeypatch):
+@pytest.mark.parametrize('name', ['same.pth', 'same.safetensors'])
+def test_the_same_classes_keep_everything(work, monkeypatch, name):
+    """The choice reads names; the numbers are read once, by the run."""
     monkeypatch.chdir(work)
     cfg = Config.fromfile('segmentor.py')
     init_default_scope('mmseg')
-    torch.save(dict(state_dict=MODELS.build(cfg.model).state_dict()), 'same.pth')
-    use_pretrained(cfg, 'same.pth')
-    assert cfg.load_from == 'same.pth' and cfg.fine_tune
+    weights = MODELS.build(cfg.model).state_dict()
+    if name.endswith('.pth'):
+        torch.save(dict(state_dict=weights), name)
+    else:
+        save_file(weights, name)
+    before = bytes_read()
+    use_pretrained(cfg, name)
+    assert bytes_read() - before < Path(name).stat().st_size / 4
+    assert cfg.load_from == name and cfg.fine_tune
     assert not cfg.model.backbone.get('init_cfg')
+
+
+def bytes_read() -> int:
+    """Return what this process has asked the system to read."""
+    return int(re.search(r'rchar: (\d+)', Path('/proc/self/io').read_text())[1])
 
 
 def test_a_model_of_another_kind_gives_its_backbone(work, other):
