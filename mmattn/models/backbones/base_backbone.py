@@ -216,7 +216,7 @@ class BaseBackbone(Initializable):
             if isinstance(part, Stage):
                 x = part.downsample(x)
                 for block in part.blocks:
-                    x = self.run(block, x)
+                    x = self.run(block, x) if self.with_cp else block(x)
                 x = part.norm(x)
             else:
                 x = self.run(part, x)

@@ -39,14 +39,15 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, grid: Sequence[int]) -> Ten
         if OPERATORS['deformable_attention'].choose(q, k, v, *bias) == 'cpp':
             grid = prod(grid[:-1]), grid[-1]
             return deformable_attention(q, k, v, grid, *bias, backend='cpp')
-    heads = (x.transpose(1, 2) for x in (q, k, v))
-    return F.scaled_dot_product_attention(*heads).transpose(1, 2)
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
 
 
 def _may_be_faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
     if q.device.type != 'cpu' or has_torch_function((q, k, v)):
         return False
-    if not (runs_eagerly(q, k, v) or takes_nodes(q, k, v)):
+    follows = takes_nodes if torch.compiler.is_compiling() else runs_eagerly
+    if not follows(q, k, v):
         return False  # before sizes, which a trace would keep
     if q.dtype.itemsize == 2 or torch.is_autocast_enabled('cpu'):
         return True

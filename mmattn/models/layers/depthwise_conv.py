@@ -91,7 +91,8 @@ def depthwise_conv2d(
         padding: zeros on each side, K // 2 if None.
     """
     padding = weight.shape[-1] // 2 if padding is None else padding
-    if padded or not _has_compiled_gradient(x, weight, bias):
+    trains = torch.is_grad_enabled() and not padded
+    if not (trains and _has_compiled_gradient(x, weight, bias)):
         padding = (0, padding) if padded else padding
         return conv2d(x, weight, bias, stride, padding, len(weight))
     x, weight, bias = cast_under_autocast(x, weight, bias)
@@ -100,8 +101,6 @@ def depthwise_conv2d(
 
 
 def _has_compiled_gradient(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    if not torch.is_grad_enabled():
-        return False
     dtype = x.dtype
     if is_autocast_on(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
@@ -129,13 +128,14 @@ def conv2d(
     groups: int = 1,
 ) -> Tensor:
     """Compute `F.conv2d` of (B, H, W, C), as one node of a graph compiled for a CPU."""
-    if not takes_nodes(x, weight, bias):
+    if torch.compiler.is_compiling() and takes_nodes(x, weight, bias):
+        x, weight, bias = cast_under_autocast(x, weight, bias)
+        with without_autocast(x):
+            sides = (padding, padding) if isinstance(padding, int) else padding
+            return _NODE(x, weight, bias, stride, sides, groups)
+    if x.is_cuda:
         x, weight, bias = cast_layer(x, weight, bias)
-        return _convolve(x, weight, bias, stride, padding, groups)
-    x, weight, bias = cast_under_autocast(x, weight, bias)
-    with without_autocast(x):
-        sides = (padding, padding) if isinstance(padding, int) else padding
-        return _NODE(x, weight, bias, stride, sides, groups)
+    return _convolve(x, weight, bias, stride, padding, groups)
 
 
 class _DepthwiseConv(torch.autograd.Function):

@@ -51,8 +51,10 @@ class SpatialReductionAttention(nn.Module):
             self.norm = nn.LayerNorm(embed_dims)
 
     def forward(self, x: Tensor) -> Tensor:
-        k, v = self._heads(self.kv(self.reduce(x))).chunk(2, dim=2)
-        out = dense_attention(self._heads(self.q(x)), k, v, x.shape[1:-1])
+        M = self.num_heads
+        q = self.q(x).flatten(1, -2).unflatten(-1, (M, -1))
+        kv = self.kv(self.reduce(x)).flatten(1, -2).unflatten(-1, (2 * M, -1))
+        out = dense_attention(q, *kv.chunk(2, dim=2), x.shape[1:-1])
         return self.proj(out.reshape(x.shape))
 
     def reduce(self, x: Tensor) -> Tensor:
@@ -63,7 +65,7 @@ class SpatialReductionAttention(nn.Module):
         if H < self.sr_ratio or W < self.sr_ratio:
             pad_h, pad_w = (max(0, self.sr_ratio - side) for side in (H, W))
             x = F.pad(x, (0, 0, 0, pad_w, 0, pad_h))
-        if self._is_faster_as_product(x):
+        if torch.is_grad_enabled() and self._is_faster_as_product(x):
             return self.norm(_convolve_patches(self.sr, x))
         return self.norm(self.sr(x))
 
@@ -73,17 +75,11 @@ class SpatialReductionAttention(nn.Module):
             self.sr_ratio <= MAX_PATCH_SIDE
             and x.device.type == 'cpu'
             and x.dtype == torch.float32
-            and torch.is_grad_enabled()
             and self.sr.weight.requires_grad
             and runs_eagerly(x, self.sr.weight)
             and not torch.is_autocast_enabled('cpu')
             and not NARROW_BLAS
         )
-
-    def _heads(self, x: Tensor) -> Tensor:
-        """Return (B, ..., C) as heads (B, N, C / D, D), a view."""
-        width = self.q.out_features // self.num_heads
-        return x.flatten(1, -2).unflatten(-1, (-1, width))
 
 
 def _convolve_patches(conv: nn.Conv2d, x: Tensor) -> Tensor:

@@ -86,4 +86,6 @@ def may_split(x: Tensor) -> bool:
     """
     if x.device.type != 'cpu' or torch.is_grad_enabled():
         return False
-    return runs_eagerly() or (takes_nodes(x) and is_fixed(x.shape))
+    if torch.compiler.is_compiling():
+        return takes_nodes(x) and is_fixed(x.shape)
+    return runs_eagerly()

@@ -81,10 +81,9 @@ class GraphNode:
 
 
 def takes_nodes(*tensors: Tensor | None) -> bool:
-    """Return whether a call is being compiled for a CPU, to be run or trained as is."""
+    """Return whether a graph that is being compiled is for a CPU, to run or train."""
     return (
-        torch.compiler.is_compiling()
-        and not is_exporting()
+        not is_exporting()
         and tensors[0].device.type == 'cpu'
         and not is_transformed()
         and not needs_reference(*tensors)

@@ -44,19 +44,22 @@ def pointwise_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
     Returns:
         Shape (..., C_out).
     """
-    recipe, *source = source_of(x, weight, bias)
+    recipe = None
+    if torch.is_grad_enabled():
+        recipe, *source = source_of(x, weight, bias)
     if recipe is not None:
         if x.dtype != torch.float64:
             x, weight, bias = cast_under_autocast(x, weight, bias)
         return _Recomputing.apply(x, weight, bias, recipe, *source)
-    if not _may_convolve(x, weight):
+    if x.is_cuda:
         return F.linear(*cast_layer(x, weight, bias))
     trains = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    if takes_nodes(x, weight, bias):
-        return _NODE(x, weight, bias, trains)
-    if not runs_eagerly(x, weight, bias):
-        return F.linear(x, weight, bias)
-    return _multiply(x, weight, bias, trains)
+    if NARROW_BLAS and torch.compiler.is_compiling():
+        if _may_convolve(x, weight) and takes_nodes(x, weight, bias):
+            return _NODE(x, weight, bias, trains)
+    elif NARROW_BLAS and runs_eagerly(x, weight, bias):
+        return _multiply(x, weight, bias, trains)
+    return F.linear(x, weight, bias)
 
 
 class _Recomputing(torch.autograd.Function):
@@ -135,13 +138,13 @@ def _image_shape(
     Returns:
         None where `F.linear` is not slower.
     """
-    if not _may_convolve(x, weight):
-        return None
     num_tokens, one_thread = x.shape[:-1].numel(), torch.get_num_threads() == 1
     least = LEAST['training' if trains else 'inference']
     if num_tokens < least['tokens_on_one_thread' if one_thread else 'tokens']:
         return None
     if num_tokens * weight.numel() < least['multiplications']:
+        return None
+    if not _may_convolve(x, weight):
         return None
     if not one_thread:
         return 1, 1, num_tokens

@@ -40,11 +40,11 @@ def cast_under_autocast(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
 def cast_layer(
     x: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the tensors of a layer as autocast casts them, by one kernel on a GPU.
+    """Return the tensors of a layer on a GPU as autocast casts them, by one kernel.
 
     Without gradients PyTorch casts them, and keeps weights until autocast ends.
     """
-    if x.is_cuda and x.dtype != torch.float64 and torch.is_grad_enabled():
+    if x.dtype != torch.float64 and torch.is_grad_enabled():
         return cast_under_autocast(x, weight, bias)
     return x, weight, bias
 

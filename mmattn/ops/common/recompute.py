@@ -58,14 +58,13 @@ def recomputed(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def source_of(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple:
-    """Return what a layer may compute its input from again.
+    """Return what a layer, if gradients are on, may compute its input from again.
 
     Returns:
         A recipe and its arguments, or (None,) if the layer has to keep its input.
     """
     if (
-        torch.is_grad_enabled()
-        and weight.requires_grad
+        weight.requires_grad
         and type(weight) in (Tensor, nn.Parameter)
         and runs_eagerly(x, weight, bias)
         and getattr(x, 'source_version', None) == x._version
