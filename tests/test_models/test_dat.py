@@ -69,24 +69,6 @@ def test_maps_and_the_gradient_of_the_image_are_the_official_ones(name):
     assert_golden(x.grad, record['input_gradient'], 1e-11)
 
 
-@both
-def test_a_preset_has_the_official_names_and_shapes(cls):
-    """Load a classifier of 1000 classes; leave out only buffers."""
-    version, module = VERSIONS[cls]
-    with torch.device('meta'):
-        model = cls('tiny', out_indices=3)
-        shapes = official_shapes(cls.arch_zoo['tiny'], version, 224, 1000)
-        weights = {name: torch.empty(shape) for name, shape in shapes.items()}
-    converted = module.convert_state_dict(weights)
-    own = {name: w.shape for name, w in model.state_dict().items()}
-    heads = {name for name in converted if name.startswith('cls_head')}
-    assert len(heads) == 2
-    assert {n: w.shape for n, w in converted.items() if n not in heads} == own
-    kept = [w for n, w in weights.items() if not n.endswith(('_index', '_mask'))]
-    elements = sum(w.numel() for w in converted.values())
-    assert elements == sum(w.numel() for w in kept)
-
-
 @pytest.mark.parametrize(
     ('config', 'settings'),
     [
@@ -103,7 +85,7 @@ def test_configs_take_whole_official_classifiers(config, settings):
     }
     cfg = read_config(f'classification/{config}_in1k')
     report = load_weights(build(cfg, 'meta'), weights)
-    assert not report.missing and not report.unexpected, report
+    assert not (report.missing or report.unexpected or report.mismatched), report
 
 
 @both
