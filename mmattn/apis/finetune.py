@@ -118,17 +118,13 @@ def _start(cfg: Config, given: str | None) -> str:
         given = str(run_checkpoint(Path(given)))
     use_pretrained(cfg, given)
     check_text(given, '`pretrained`')
-    backbone = cfg.model.backbone.init_cfg
-    backbone = None if backbone is None else dict(backbone)
+    init_cfg = cfg.model.backbone.init_cfg
+    init_cfg = init_cfg and dict(_delete_=True, **init_cfg)
     return (
-        f'model = dict(backbone=dict(init_cfg={_deleting(backbone)!r}))\n'
+        f'model = dict(backbone=dict(init_cfg={init_cfg!r}))\n'
         f'load_from = {cfg.load_from!r}\n'
         f'fine_tune = {cfg.fine_tune!r}\n'
     )
-
-
-def _deleting(init_cfg: dict | None) -> dict | None:
-    return init_cfg and dict(_delete_=True, **init_cfg)
 
 
 def _length(cfg: Config, chosen: Plan) -> str:

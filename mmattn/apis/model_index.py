@@ -34,7 +34,8 @@ class Model:
 def list_models(search: str | None = None) -> list[Model]:
     """Return the models whose name or paper has a text, ignoring case."""
     folder = config_folder()
-    found = [model for path in _metafiles(folder) for model in _models_in(path)]
+    metafiles = sorted(folder.glob('*/metafile.yml'))
+    found = [model for path in metafiles for model in _models_in(path)]
     listed = {model.name for model in found}
     for path in sorted(folder.glob('demo/*.py')):
         name = path.relative_to(folder).with_suffix('').as_posix()
@@ -44,10 +45,6 @@ def list_models(search: str | None = None) -> list[Model]:
     return [
         model for model in found if text in model.name or text in model.paper.lower()
     ]
-
-
-def _metafiles(folder: Path) -> list[Path]:
-    return sorted(folder.glob('*/metafile.yml'))
 
 
 def _models_in(path: Path) -> list[Model]:

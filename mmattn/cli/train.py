@@ -79,10 +79,6 @@ def scale_learning_rate(cfg: Config):
     cfg.auto_scale_lr.enable = True
 
 
-def skip_validation(cfg: Config):
-    cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
-
-
 def main(argv: list[str] | None = None):
     args = parse_args(argv)
     cfg = load_config(args, dataloader='train_dataloader')
@@ -91,7 +87,7 @@ def main(argv: list[str] | None = None):
     if args.auto_scale_lr:
         scale_learning_rate(cfg)
     if args.no_validate:
-        skip_validation(cfg)
+        cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     if args.pretrained is not None:
         given = args.pretrained
         if Path(given).is_dir():

@@ -69,7 +69,11 @@ def find_arch(name: str) -> Arch:
         if entry.get('type') == kind and entry.get('args') == dict(arch=arch)
     }
     # A file of a detector has other figures, and a related network another license.
-    own = [key for key, entry in published.items() if _is_classifier(entry)]
+    own = [
+        key
+        for key, entry in published.items()
+        if str(entry.get('figures', '')).startswith('classification/')
+    ]
     related = cls.starts.get(arch)
     start = SCHEME + own[0] if own else related
     known = published_files().get((start or '').partition('://')[2], {})
@@ -83,10 +87,6 @@ def find_arch(name: str) -> Arch:
         known.get('license'),
         start is not None and start == related,
     )
-
-
-def _is_classifier(entry: dict) -> bool:
-    return str(entry.get('figures', '')).startswith('classification/')
 
 
 def archs() -> Iterator[Arch]:

@@ -114,7 +114,8 @@ def settle_start(cfg: Config) -> Start:
         ValueError: there is no file of another name.
     """
     whole = cfg.get('load_from')
-    if whole is None and cfg.get('resume') and _has_checkpoint(cfg.work_dir):
+    last = Path(cfg.work_dir, 'last_checkpoint')
+    if whole is None and cfg.get('resume') and last.is_file():
         whole = f'the last checkpoint in {cfg.work_dir}'
     backbone = cfg.model.get('backbone') or {}
     own = _pretrained(backbone)
@@ -172,10 +173,6 @@ def fetch_start(start: Start):
             f'{start.checkpoint} is out of reach: {error}, or start from random '
             f'weights: --pretrained {RANDOM}'
         ) from error
-
-
-def _has_checkpoint(work_dir: str) -> bool:
-    return Path(work_dir, 'last_checkpoint').is_file()
 
 
 def _pretrained(part: dict) -> dict | None:

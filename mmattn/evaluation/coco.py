@@ -212,7 +212,9 @@ class CocoMetric(MMDetCocoMetric):
     ) -> COCOeval:
         """Return an evaluation; without a limit of detections it is as in mmdet."""
         annotations = self._annotations(found, kind)
-        evaluation = _quietly(COCOeval, truth, _as_results(truth, annotations), kind)
+        results = index(truth.dataset | dict(annotations=annotations), COCO())
+        with contextlib.redirect_stdout(io.StringIO()):
+            evaluation = COCOeval(truth, results, kind)
         evaluation.params.catIds = self.cat_ids
         evaluation.params.imgIds = self.img_ids
         evaluation.params.maxDets = [1, 10, limit] if limit else [*self.proposal_nums]
@@ -270,16 +272,6 @@ class CocoMetric(MMDetCocoMetric):
         return counts
 
 
-def _quietly(call, *args):
-    """Return the result of a call of pycocotools, which prints."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        return call(*args)
-
-
-def _as_results(truth: COCO, annotations: list[dict]) -> COCO:
-    return index(truth.dataset | dict(annotations=annotations), COCO())
-
-
 def _overall(rows: Sequence[dict]) -> list[float]:
     """Return the means over the classes that have objects, -1 without any."""
     values = np.array([[row[item] for item in ITEMS] for row in rows])
@@ -289,12 +281,7 @@ def _overall(rows: Sequence[dict]) -> list[float]:
 
 
 def _class_rows(precision: np.ndarray, iou_thrs: Sequence[float]) -> list[dict]:
-    """Return the figures of each class.
-
-    Args:
-        precision: shape (IoUs, recalls, classes, areas, limits), -1 without objects.
-        iou_thrs: the IoUs.
-    """
+    """Return the figures of each class, from COCOeval's precision."""
 
     def mean(values: np.ndarray) -> float:
         values = values[values > -1]

@@ -59,7 +59,9 @@ class ImageNetV2(ImageNet):
         samples, empty = [], []
         for label in range(NUM_CLASSES):
             files = sorted(
-                path for path in root.glob(f'{label}/*') if self._reads(path)
+                path
+                for path in root.glob(f'{label}/*')
+                if path.is_file() and self.is_valid_file(path.name)
             )
             samples += [(str(path.relative_to(root)), label) for path in files]
             if not files:
@@ -77,6 +79,3 @@ class ImageNetV2(ImageNet):
                 f'classes, such as {empty[:3]}; unpack the archive again'
             )
         return samples
-
-    def _reads(self, path: Path) -> bool:
-        return path.is_file() and self.is_valid_file(path.name)

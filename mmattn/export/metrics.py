@@ -17,11 +17,6 @@ from .metadata import Metadata
 IGNORED = 255
 
 
-def coco_of(content: Mapping) -> COCO:
-    """Return the index of a document of COCO, without its prints."""
-    return index(dict(info={}) | dict(content), COCO())
-
-
 def average_precision(
     truth: COCO,
     found: Mapping[int, Sequence[Mapping]],
@@ -140,7 +135,9 @@ class Metrics:
             if labels.shape != results[0].labels.shape:
                 return
             values = [confusion(labels, each.labels, self.classes) for each in results]
-        elif self.task == 'classification' and _has_one_label(truth):
+        elif self.task == 'classification' and 'gt_label' in truth:
+            if truth.gt_label.numel() != 1:
+                return
             self.labels.append(int(truth.gt_label))
             values = [each.label for each in results]
         else:
@@ -156,7 +153,7 @@ class Metrics:
             categories = range(1, self.classes + 1)
             content = dict(images=self.images, annotations=self.annotations)
             content |= dict(categories=[dict(id=each) for each in categories])
-            truth = coco_of(content)
+            truth = index(dict(info={}) | content, COCO())
             pair = [
                 average_precision(
                     truth, dict(enumerate(each)), categories, self.with_masks
@@ -186,7 +183,3 @@ def _annotation(instance: Mapping, image: int, key: int) -> dict:
     if instance.get('mask'):
         entry['segmentation'] = instance['mask']
     return entry
-
-
-def _has_one_label(truth: Mapping) -> bool:
-    return 'gt_label' in truth and truth.gt_label.numel() == 1

@@ -247,15 +247,7 @@ class Page:
         return page.queue(max_size=WAITING)
 
     def _connect(self, page, common, predicted, looked, compared):
-        """Say which function runs when a component is used.
-
-        Args:
-            page: the whole.
-            common: of `layout.image_and_model`.
-            predicted: of `layout.prediction`.
-            looked: of `layout.attention`.
-            compared: of `layout.comparison`.
-        """
+        """Say which function runs when a component is used."""
         private = dict(api_visibility='private')  # repeats what another event does
         photo, result, inside = (gr.State(time_to_live=KEPT_SECONDS) for _ in range(3))
         view, style, tile = predicted.view, predicted.style, predicted.tile

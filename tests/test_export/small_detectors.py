@@ -149,9 +149,6 @@ def masks_in_boxes(head, features, boxes: Tensor, labels: Tensor) -> Tensor:
 def check_equals_mmdet(export, model, image: Tensor, image_size: Tensor) -> list[int]:
     """Compare what an export of a model returns with mmdet's predictions.
 
-    Args:
-        export: returns a function of `image` and `image_size` for the model.
-
     Returns:
         the number of detections in each image.
     """
@@ -174,12 +171,7 @@ def check_detections(found, predictions) -> list[int]:
 
 
 def check_few_and_none(export, model: nn.Module, config):
-    """Compare with mmdet where two objects are found, and where none is.
-
-    Args:
-        export: see `check_equals_mmdet`.
-        config: the settings of `model` that have `score_thr`, which ends as 1.
-    """
+    """Compare with mmdet where two objects are found, and where none is."""
     config.score_thr = third_score(model)
     assert sum(check_equals_mmdet(export, model, *IMAGES)) == 2
     config.score_thr = 1
@@ -187,13 +179,7 @@ def check_few_and_none(export, model: nn.Module, config):
 
 
 def check_exported(run: str, graph, model: nn.Module, config):
-    """Compare with mmdet what one of `EXPORTS` returns, with and without objects.
-
-    Args:
-        run: a key of `EXPORTS`.
-        graph: returns the graph of a model.
-        config: see `check_few_and_none`.
-    """
+    """Compare with mmdet what one of `EXPORTS` returns, with and without objects."""
     program = EXPORTS[run](graph(model), IMAGES)
     for images in IMAGES, SMALLER:
         check_equals_mmdet(lambda _: program, model, *images)

@@ -168,12 +168,6 @@ def checkpoint_of(config: Path) -> str:
     return str(run_checkpoint(folder, 'last'))
 
 
-def base_of(config: Path) -> Path:
-    """Return the config that a search began with."""
-    search = Config.fromfile(config).get('mask_search')
-    return config if search is None else config.parent / search.base
-
-
 def check_step(step: str, masks: Masks, num_heads: int):
     if step == 'assign' and masks != mask_search.initialize(len(masks)):
         raise UserError(
@@ -234,7 +228,8 @@ def _heads(heads: Sequence[int]) -> str:
 
 
 def search(args: argparse.Namespace):
-    base = base_of(args.config)
+    begun = Config.fromfile(args.config).get('mask_search')
+    base = args.config.parent / begun.base if begun else args.config
     number = 1 + list(STEPS).index(args.step)
     out = args.out or FOLDER / f'{base.stem}_{number}_{args.step}.py'
     if out.exists() and not args.force:

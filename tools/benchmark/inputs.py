@@ -1,4 +1,8 @@
-"""Random inputs and calls of operators for tests and benchmarks."""
+"""Random inputs and calls of operators for tests and benchmarks.
+
+Sizes have the operators' letters. `options` are dtype, device and seed, as in `Draw`. A
+dtype that is None is float32, or float64 where the first tensors are in float64.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,13 +44,7 @@ def make_landmark_inputs(
 
     q, k and v are views of one packed tensor, as a model's projection leaves them, and
     the landmarks are transposed views.
-
-    Args:
-        B, N, M, D, L: sizes, in the operator's letters.
-        E: number of mixed heads; None for no mixing.
-        mixing_dtype: dtype of the mixing weights; None for float32, or float64 where
-            the others are in float64.
-        options: dtype, device and seed, as in `Draw`.
+    Without E mixed heads, the last four are None.
     """
     draw = Draw(**options)
     attention = [
@@ -68,12 +66,6 @@ def make_structure_aware_inputs(
     """Return the six tensors of `structure_aware_attention`; w_a and w_b are kernels.
 
     q, k and v are views of one packed tensor, as a model's projection leaves them.
-
-    Args:
-        grid, B, M, D, K: sizes, in the operator's letters.
-        weight_dtype: dtype of w_a, w_b and bias; None for float32, or float64 where the
-            others are in float64.
-        options: dtype, device and seed, as in `Draw`.
     """
     draw = Draw(**options)
     N = prod(grid)
@@ -93,12 +85,7 @@ def make_masked_inputs(
     """Return q, k, v, bias and alpha of `masked_attention`.
 
     q, k and v are views of one packed tensor, as a model's projection leaves them.
-
-    Args:
-        grid, num_special, B, M, D, kernel_size: sizes, in the operator's letters.
-        bias: True for a bias, in float32 or float64; otherwise None.
-        alpha: True for alpha in (0, 1), in float32 or float64; otherwise None.
-        options: dtype, device and seed, as in `Draw`.
+    Bias, and alpha in (0, 1), are None unless asked for.
     """
     draw = Draw(**options)
     qkv = draw(B, num_special + prod(grid), 3, M, D).unbind(2)
@@ -116,10 +103,6 @@ def make_neighborhood_inputs(
 
     q, k and v are views of one packed tensor, as a model's projection leaves them. The
     biases are in float32, or in float64 where the others are.
-
-    Args:
-        grid, B, M, D, K: sizes, in the operator's letters.
-        options: dtype, device and seed, as in `Draw`.
     """
     draw = Draw(**options)
     qkv = draw(B, *grid, 3, M, D).unbind(3)
@@ -134,11 +117,6 @@ def make_deformable_inputs(
 
     The queries are a view of a map (B, M * D, H, W). A few positions are outside
     [-1, 1]. Positions and table are in float32, or in float64 where the others are.
-
-    Args:
-        grid, K, B, M, D, G: sizes, in the operator's letters.
-        table_size: height and width of the table; None for the grid's own table.
-        options: dtype, device and seed, as in `Draw`.
     """
     draw = Draw(**options)
     H, W = grid
@@ -155,14 +133,9 @@ def make_ms_deform_inputs(
 ) -> list[Tensor | None]:  # fmt: skip
     """Return value, points, weights and reference of `ms_deform_attn`.
 
-    Args:
-        shapes, Q, B, M, D, P: sizes, in the operator's letters.
-        fused: False for locations, a few of them outside their map, weights and None;
-            True for offsets, logits and reference points.
-        boxes: True for reference boxes in place of points.
-        points_dtype: dtype of all but value; None for float32, or float64 where value
-            is in float64.
-        options: dtype, device and seed, as in `Draw`.
+    These are locations, a few of them outside their map, weights and None. If `fused`,
+    they are offsets, logits and reference points, or boxes. `points_dtype` is that of
+    all but value.
     """
     draw = Draw(**options)
     L = len(shapes)

@@ -100,11 +100,7 @@ def interleave(
     seconds: float,
     clock: str = 'wall',
 ) -> dict[str, Timing]:
-    """Time calls in turns, each for at least `seconds` in each of the rounds.
-
-    Args:
-        clock: a key of `CLOCKS`.
-    """
+    """Time calls in turns, each for at least `seconds` in each of the rounds."""
     clock = CLOCKS[clock]
     timers = {
         name: Timer(
@@ -327,11 +323,7 @@ def parse(
     argv: list[str] | None,
     presets: Mapping[str, Mapping] | None = None,
 ) -> argparse.Namespace:
-    """Return the arguments; a preset's are defaults.
-
-    Args:
-        presets: arguments by the name that --preset takes.
-    """
+    """Return the arguments; a preset's are defaults."""
     if presets:
         parser.add_argument(
             '--preset',

@@ -36,7 +36,7 @@ from pathlib import Path
 import timm
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 import mmattn.integrations.timm  # noqa: F401  ours among timm's
 from mmattn.analysis import count
@@ -178,13 +178,6 @@ class Workload:
         loss.backward()
 
 
-def matrix_product(args: argparse.Namespace) -> Callable[[], Tensor]:
-    """Return a product of square matrices as a call."""
-    dtype = getattr(torch, args.amp_dtype or args.dtype)
-    matrices = torch.randn(2, PRODUCT_SIDE, PRODUCT_SIDE, dtype=dtype)
-    return functools.partial(torch.mm, *matrices.to(args.device))
-
-
 def fastest_format(workload: Workload, which: str, args: argparse.Namespace) -> str:
     taken = {}
     for name in FORMATS:
@@ -213,7 +206,9 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
         for name, workload in compiled.items():
             workload.prepare(which, formats[name])
         calls = {name: workload.run(which) for name, workload in workloads.items()}
-        calls[PRODUCT] = matrix_product(args)
+        dtype = getattr(torch, args.amp_dtype or args.dtype)
+        matrices = torch.randn(2, PRODUCT_SIDE, PRODUCT_SIDE, dtype=dtype)
+        calls[PRODUCT] = functools.partial(torch.mm, *matrices.to(args.device))
         calls |= {
             (name, 'compiled'): each.run(which) for name, each in compiled.items()
         }

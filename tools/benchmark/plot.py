@@ -51,16 +51,12 @@ def caption(rows: Sequence[dict]) -> str:
     return '\n'.join(textwrap.fill(line, MAX_NOTE) for line in lines)
 
 
-def of_passes(rows: Sequence[dict]) -> dict[str, list[dict]]:
-    """Return the rows of each pass."""
-    passes = dict.fromkeys(row['pass'] for row in rows)
-    return {which: [row for row in rows if row['pass'] == which] for which in passes}
-
-
 def draw_scaling(rows: Sequence[dict]) -> Figure:
     """Draw time and memory against the tokens: ours solid, peers dashed."""
     methods = list(dict.fromkeys(row['method'] for row in rows))
-    operator, passes = rows[0]['operator'], of_passes(rows)
+    operator, passes = rows[0]['operator'], {}
+    for row in rows:
+        passes.setdefault(row['pass'], []).append(row)
     tokens = sorted({int(row['tokens']) for row in rows})
     figure = Figure((WIDTH, 6 + 0.2 * len(methods)))
     axes = figure.subplots(2, len(passes), squeeze=False, sharex=True, sharey='row')

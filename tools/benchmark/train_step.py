@@ -107,11 +107,6 @@ class Training:
         return [end - start for start, end in pairwise(marks)]
 
 
-def step_of_median_length(steps: list[list[float]]) -> list[float]:
-    """Return the phases of the median step, which add up to its length."""
-    return sorted(steps, key=sum)[(len(steps) - 1) // 2]
-
-
 def rows(args: argparse.Namespace, cfgs: dict[str, Config]) -> Iterator[dict]:
     trainings = {name: Training(cfg, args.device) for name, cfg in cfgs.items()}
     names = list(trainings)
@@ -124,7 +119,9 @@ def rows(args: argparse.Namespace, cfgs: dict[str, Config]) -> Iterator[dict]:
         taken[names[i]].append(trainings[names[i]].step())
         total = sum(taken[names[i]][-1])
         measure.progress(f'{names[i]}, step {len(taken[names[i]])}: {total:.2f} s')
-    typical = {name: step_of_median_length(taken[name]) for name in names}
+    # The phases of the median step, which add up to its length.
+    median = (args.rounds - 1) // 2
+    typical = {name: sorted(taken[name], key=sum)[median] for name in names}
     baseline = sum(typical[names[1]])
     for name, training in trainings.items():
         step = sum(typical[name])

@@ -34,12 +34,6 @@ def convert(
 ) -> dict[str, torch.Tensor]:
     """Return the weights of a published file by the names of a config's model.
 
-    Args:
-        config: config of the model, a path or a name.
-        src: checkpoint, by any name of `mmattn.weights`.
-        backbone: whether to convert only the backbone.
-        coco_classes: whether to keep 80 classes of 91 category ids.
-
     Raises:
         ValueError: a tensor is missing, unexpected or of another shape.
     """

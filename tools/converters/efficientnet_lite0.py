@@ -39,11 +39,7 @@ OUT = Path('work_dirs/efficientnet_lite0_in1k.safetensors')
 
 
 def classifier_weights(file: Path) -> dict[str, Tensor]:
-    """Return the state dict of mmpretrain's classifier with timm's backbone.
-
-    Args:
-        file: the package's .pth file.
-    """
+    """Return the state dict of mmpretrain's classifier with timm's backbone."""
     model = timm.create_model('tf_efficientnet_lite0')
     load_checkpoint(model, str(file), remap=True)  # by order; shapes must agree
     return {

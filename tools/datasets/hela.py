@@ -17,6 +17,7 @@ https://doi.org/10.1038/nmeth.4473
 """
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -74,13 +75,6 @@ def tile_annotations(labels: np.ndarray) -> list[dict]:
     return annotations
 
 
-def tile_corners(shape: tuple[int, int], split: str) -> list[tuple]:
-    """Return the corners (y, x) of the tiles of `split` in a frame of `shape`."""
-    begin, end = SPLITS[split]
-    columns = tile_starts(begin, min(end, shape[1]))
-    return [(y, x) for y in tile_starts(0, shape[0]) for x in columns]
-
-
 def convert_frames(
     frames: list[np.ndarray], labels: list[np.ndarray], folder: Path
 ) -> dict:
@@ -102,8 +96,10 @@ def convert_frames(
     pairs = zip(frames, labels, strict=True)
     for time, (frame, label) in enumerate(tqdm(pairs, 'hela', total=len(frames))):
         rgb = to_rgb(frame)
-        for split in SPLITS:
-            for y, x in tile_corners(frame.shape, split):
+        height, width = frame.shape
+        for split, (begin, end) in SPLITS.items():
+            columns = tile_starts(begin, min(end, width))
+            for y, x in product(tile_starts(0, height), columns):
                 tile = np.s_[y : y + TILE, x : x + TILE]
                 name = f'hela_t{time:02d}_y{y:04d}_x{x:04d}.png'
                 write_image(folder / split / name, rgb[tile])

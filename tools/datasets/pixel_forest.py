@@ -41,14 +41,7 @@ def load_split(
 def fitted(
     features: np.ndarray, targets: np.ndarray, *, trees: int, least: int
 ) -> cv2.ml.RTrees:
-    """Fit a forest with a fixed seed.
-
-    Args:
-        features: (S, C), float32.
-        targets: class ids (S,), int32.
-        trees: number of trees.
-        least: samples of a node that is divided.
-    """
+    """Fit a forest to features (S, C) and class ids (S,), with a fixed seed."""
     cv2.setRNGSeed(0)
     forest = cv2.ml.RTrees.create()
     forest.setMaxDepth(20)

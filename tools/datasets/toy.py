@@ -136,9 +136,6 @@ def make_coco(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
         num_images: images of each split. The first has a crowd and a tiny object, the
             third no annotation, the fourth is itself tiny.
         seed: of the drawing.
-
-    Returns:
-        The number of images and annotations of each split.
     """
     counts = {}
     categories = coco_categories()
@@ -175,16 +172,7 @@ def make_coco(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
 
 
 def make_ade20k(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
-    """Write `ADEChallengeData2016/{images,annotations}/{training,validation}/`.
-
-    Args:
-        out_dir: parent of a config's `data_root`: `data/ade`.
-        num_images: images of each split.
-        seed: of the drawing.
-
-    Returns:
-        The number of images of each split.
-    """
+    """Write `ADEChallengeData2016/{images,annotations}/{training,validation}/`."""
     root = out_dir / 'ADEChallengeData2016'
     splits = {'training': 'ADE_train', 'validation': 'ADE_val'}
     for offset, (split, prefix) in enumerate(splits.items()):
@@ -213,14 +201,6 @@ def make_imagenet(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
 
     mmpretrain's `ImageNet` reads `meta/*.txt` where it exists and takes the labels from
     there; without it, it insists on one folder for each of the 1000 classes.
-
-    Args:
-        out_dir: what a config calls `data_root`, `data/imagenet`.
-        num_images: images of each split, dealt out to the synsets in turn.
-        seed: of the drawing.
-
-    Returns:
-        The number of images of each split.
     """
     (out_dir / 'meta').mkdir(parents=True, exist_ok=True)
     stems = {'train': '{}_{}', 'val': 'ILSVRC2012_val_{1:08d}'}

@@ -17,10 +17,6 @@ def count_row(row: Mapping, root: Path) -> dict[str, int]:
     """Count a row's parameters, and its FLOPs where the paper prints them.
 
     Parameters alone need no forward pass.
-
-    Args:
-        row: one of `paper_rows()`.
-        root: folder that has the folder `configs`.
     """
     given = root / row['config'], json.dumps(row.get('options', {}))
     if 'flops' not in row:

@@ -63,14 +63,7 @@ def read_yolo(part: Part, names: Path | list[str]) -> Content:
 def _yolo_object(
     words: list[str], size: tuple[int, int], values: int, place: str
 ) -> dict:
-    """Return the object of a line.
-
-    Args:
-        words: of the line.
-        size: height and width of the image.
-        values: number of values of a pose behind the box.
-        place: names the line in errors.
-    """
+    """Return the object of a line; `values` of a pose may follow its box."""
     try:
         label, *fractions = map(float, words)
         label = int(label) if label == int(label) else None

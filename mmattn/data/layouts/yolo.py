@@ -116,7 +116,8 @@ def _parts(path: Path) -> list[Part]:
     for line in read_lines(path):
         if line.strip():
             image = _listed(path, line.strip())
-            names.setdefault(_root(image), []).append(image)
+            folders = (p for p in image.parents if p.name == 'images')
+            names.setdefault(next(folders, image.parent), []).append(image)
     return [
         Part(
             root,
@@ -134,10 +135,6 @@ def _listed(file: Path, line: str) -> Path:
     if found is None or found.suffix.lower() not in IMAGE_SUFFIXES:
         raise UserError(f'{file} must list images, got {shown(line)}, which is none')
     return found
-
-
-def _root(image: Path) -> Path:
-    return next((p for p in image.parents if p.name == 'images'), image.parent)
 
 
 def _labels_of(images: Path) -> Path:

@@ -236,7 +236,8 @@ def _check_classes(dataset, key: str, model: nn.Module | None) -> None:
     # An open vocabulary has no fixed number. Panoptic models have a head each for
     # things and stuff.
     fixed = not getattr(dataset, 'return_classes', False)
-    if fixed and hasattr(dataset, 'proposal_file') and not _is_panoptic(dataset):
+    is_panoptic = 'thing_classes' in getattr(dataset, 'metainfo', {})
+    if fixed and not is_panoptic and hasattr(dataset, 'proposal_file'):
         for name in DETECTION_HEADS:
             for head in _heads(model, name):
                 number = head.num_classes
@@ -261,10 +262,6 @@ def _check_classes(dataset, key: str, model: nn.Module | None) -> None:
                     logger='current',
                     level=logging.WARNING,
                 )
-
-
-def _is_panoptic(dataset) -> bool:
-    return 'thing_classes' in dataset.metainfo
 
 
 def _heads(model: nn.Module, name: str) -> list[nn.Module]:
