@@ -1,4 +1,4 @@
-"""Graphs of two-stage detectors equal mmdet's predictions."""
+"""Graphs of one-stage and two-stage detectors equal mmdet's predictions."""
 
 import pytest
 import torch
@@ -8,8 +8,8 @@ from mmattn.compat import activate
 activate()
 pytest.importorskip('mmdet')
 
+from mmdet.models.dense_heads import FCOSHead  # noqa: E402
 from small_detectors import (  # noqa: E402
-    EXPORTS,
     IMAGES,
     check_equals_mmdet,
     check_exported,
@@ -20,35 +20,86 @@ from small_detectors import (  # noqa: E402
 
 from mmattn.export.errors import ExportError  # noqa: E402
 from mmattn.export.graphs import graph_of  # noqa: E402
+from mmattn.export.graphs.dense_detector import DenseDetector  # noqa: E402
 from mmattn.export.graphs.roi_detector import RoIDetector  # noqa: E402
 from mmattn.export.graphs.roi_pool import pool  # noqa: E402
 
-NAMES = 'mask_rcnn_fpn', 'cascade_mask_rcnn_fpn'
+TWO_STAGES = 'mask_rcnn_fpn', 'cascade_mask_rcnn_fpn'
+RUNS = {  # how each is exported
+    'retinanet_fpn': 'torch.export',
+    'atss_fpn': 'onnx',
+    'gfl_fpn': 'onnx',
+    'mask_rcnn_fpn': 'torch.export',
+    'cascade_mask_rcnn_fpn': 'onnx',
+}
 
 
-@pytest.mark.parametrize('name', NAMES)
+def settings_of(model):
+    """Return the settings of a detector that have its `score_thr`."""
+    return getattr(model, 'roi_head', getattr(model, 'bbox_head', None)).test_cfg
+
+
+@pytest.mark.parametrize('name', RUNS)
 def test_detections_equal_mmdet(name):
-    found = check_equals_mmdet(RoIDetector, detector(name), *IMAGES)
+    found = check_equals_mmdet(graph_of, detector(name), *IMAGES)
     assert min(found) > 3, 'the images have few objects'
 
 
-def test_graph_of_finds_the_class():
-    model = detector('mask_rcnn_fpn')
-    graph = graph_of(model)
-    assert type(graph) is RoIDetector
-    assert graph.metadata == dict(mask_threshold=0.5)
+@pytest.mark.parametrize('name', ['retinanet_fpn', 'mask_rcnn_fpn'])
+def test_few_and_no_detections(name):
+    model = detector(name)
+    check_few_and_none(graph_of, model, settings_of(model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name, run', RUNS.items())
+def test_exports_equal_mmdet(name, run):
+    model = detector(name)
+    check_exported(run, graph_of, model, settings_of(model))
+
+
+# --- one stage ----------------------------------------------------------------------
+
+
+def test_boxes_may_leave_the_image_and_small_ones_are_dropped():
+    model = detector('retinanet_fpn')
+    model.bbox_head.test_cfg.min_bbox_size = 24
+    assert min(check_equals_mmdet(DenseDetector, model, *IMAGES)) > 0
+    model.bbox_head.test_cfg.min_bbox_size = -1
+    model.bbox_head.bbox_coder.clip_border = False
+    assert min(check_equals_mmdet(DenseDetector, model, *IMAGES)) > 0
+
+
+def test_softmax_scores_and_class_agnostic_nms():
+    softmax = dict(_delete_=True, type='CrossEntropyLoss', use_sigmoid=False)
+    model = detector('retinanet_fpn', bbox_head=dict(loss_cls=softmax))
+    model.bbox_head.test_cfg.nms.class_agnostic = True
+    assert min(check_equals_mmdet(DenseDetector, model, *IMAGES)) > 0
+
+
+def test_other_one_stage_heads_and_settings_are_refused():
+    model = detector('retinanet_fpn')
+    model.bbox_head.test_cfg.nms_pre = 0
+    with pytest.raises(ExportError, match='`nms_pre` of RetinaHead .* got 0'):
+        DenseDetector(model)
+    model.bbox_head.test_cfg.nms = dict(type='soft_nms', iou_threshold=0.5)
+    model.bbox_head.test_cfg.nms_pre = 10
+    with pytest.raises(ExportError, match="RetinaHead .* got 'soft_nms'"):
+        DenseDetector(model)
+    model.bbox_head = FCOSHead(3, 32)
+    with pytest.raises(ExportError, match='FCOSHead cannot be exported'):
+        DenseDetector(model)
+
+
+# --- two stages ---------------------------------------------------------------------
 
 
 def test_faster_rcnn_has_no_masks():
     model = detector('mask_rcnn_fpn')
+    assert graph_of(model).metadata == dict(mask_threshold=0.5)
     model.roi_head.mask_head = None
     assert RoIDetector(model).output_names == ('dets', 'labels')
     assert min(check_equals_mmdet(RoIDetector, model, *IMAGES)) > 0
-
-
-def test_few_and_no_detections():
-    model = detector('mask_rcnn_fpn')
-    check_few_and_none(RoIDetector, model, model.roi_head.test_cfg)
 
 
 def test_no_proposals():
@@ -70,7 +121,7 @@ def test_proposals_of_levels_do_not_suppress_each_other():
         assert (proposals[len(dets) :] == -1).all()
 
 
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name', TWO_STAGES)
 def test_heads_that_ignore_classes(name):
     model = detector(name)
     box_heads, mask_heads = model.roi_head.bbox_head, model.roi_head.mask_head
@@ -131,10 +182,3 @@ def test_other_heads_and_settings_are_refused():
     refused('`shared_head`', model)
     model.rpn_head = torch.nn.Identity()
     refused('Identity cannot be exported; accepted are RPNHead', model)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('name, run', [*zip(NAMES, EXPORTS, strict=True)])
-def test_exports_equal_mmdet(name, run):
-    model = detector(name)
-    check_exported(run, RoIDetector, model, model.roi_head.test_cfg)
