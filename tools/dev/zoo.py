@@ -17,8 +17,6 @@ from tools.papers.tables import (
     omitted_rows,
     paper_rows,
     papers,
-    printed_figures,
-    printed_results,
 )
 
 ZOO = {  # what papers call the figures of a task, by column
@@ -72,17 +70,15 @@ def ours(paper: Mapping, task: str) -> Iterator[tuple[str, str, dict]]:
 
 def rivals(paper: Mapping, task: str) -> Iterator[tuple[str, str, str, dict]]:
     """Yield the networks of other authors that stand in a table beside ours."""
-    results, ablated = printed_results(paper), printed_figures(paper)
     for table, content in paper.get('results', {}).items():
-        names = dict.fromkeys(line.split()[0] for line in content['rows'].splitlines())
-        configs = [name for name in names if name in counts_of_ours()]
-        if not configs or task_of(configs[0]) != task or 'in21k' in configs[0]:
+        if task_of(content['beside']) != task:
             continue
-        for name in names:
-            if name not in ablated and name not in configs:
-                note = content.get('notes', {}).get(name)
-                place = f'{table} ({note})' if note else table
-                yield method_of(configs[0]), name, place, results[name][table]
+        for line in content['rows'].splitlines():
+            name, *values = line.split()
+            figures = dict(zip(content['columns'], values, strict=True))
+            note = content.get('notes', {}).get(name)
+            place = f'{table} ({note})' if note else table
+            yield method_of(content['beside']), name, place, figures
 
 
 def short(place: str) -> str:

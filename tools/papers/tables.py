@@ -38,18 +38,6 @@ def printed_figures(paper: Mapping) -> dict[str, dict[str, str]]:
     return rows
 
 
-def printed_results(paper: Mapping) -> dict[str, dict[str, dict[str, str]]]:
-    """Return what a paper prints beside its counts, by row, table and column."""
-    rows = {}
-    for table, content in paper.get('results', {}).items():
-        for line in content['rows'].splitlines():
-            name, *values = line.split()
-            found = dict(zip(content['columns'], values, strict=True))
-            texts = {column: text for column, text in found.items() if text != '-'}
-            rows.setdefault(name, {})[table] = texts
-    return rows
-
-
 def paper_rows() -> list[dict]:
     """Return the papers' rows of which ours are counted, with both figures."""
     return [row for paper in papers() for row in _counted(paper)]
@@ -100,9 +88,7 @@ def _counted(paper: Mapping) -> Iterator[dict]:
         row['config'] = f'configs/{row["config"]}.py'
         for kind, ours in row.pop('ours').items():
             text = figures[kind]
-            number = _number(text)
-            deviation = round(100 * (ours / number - 1), 1)
-            row[kind] = dict(paper=number, printed=text, ours=ours, deviation=deviation)
+            row[kind] = dict(paper=_number(text), printed=text, ours=ours)
         yield row
 
 
