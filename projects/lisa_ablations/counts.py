@@ -13,8 +13,7 @@ import yaml
 
 from tools.dev.markdown import markdown, replace_between
 from tools.papers import counts
-from tools.papers.counts import UNITS
-from tools.papers.tables import equals_as_printed, papers, printed_figures
+from tools.papers.tables import UNITS, equals_as_printed, papers, printed_figures
 
 FOLDER = Path(__file__).parent
 CONFIG = 'lisanet_i_self_attention_150e_in1k.py'

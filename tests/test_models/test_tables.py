@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.papers.counts import UNITS, count_row, row_model
-from tools.papers.tables import paper_rows
+from tools.papers.counts import count_row, row_model
+from tools.papers.tables import UNITS, paper_rows
 
 ROOT = Path(__file__).parents[2]
 ROWS = paper_rows()

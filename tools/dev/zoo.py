@@ -7,12 +7,12 @@ papers print of both, from tools/papers.
 import os
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 
 from tools.dev.markdown import markdown
-from tools.dev.metafiles import ROOT, metafiles, read_models
+from tools.dev.metafiles import ROOT
 from tools.papers.tables import (
+    counts_of_ours,
     equals_as_printed,
     omitted_rows,
     paper_rows,
@@ -29,16 +29,6 @@ FOLDERS |= dict.fromkeys(('sem_fpn', 'upernet', 'segformer'), 'segmentation')
 SCHEDULE = re.compile(r'_(\d+[xek])_(coco|ade20k)$')
 # Classifiers for other images or data, plain ViTs, and MaiT's with other masks.
 VARIANT = re.compile('384|448|672|896|21k|ViT-[TSB]/|^vit_|_12l|_24l|_36l|_sch|_soft')
-
-
-@cache
-def counts_of_ours() -> dict[str, dict]:
-    """Return the counts in the metafiles by `<folder>/<name>`."""
-    return {
-        f'{path.parent.name}/{model["Name"]}': model['Metadata']
-        for path in metafiles()
-        for model in read_models(path)
-    }
 
 
 def task_of(config: str) -> str:

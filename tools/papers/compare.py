@@ -15,9 +15,10 @@ from pathlib import Path
 import mmattn  # noqa: F401  makes mmcv's operators available
 from mmattn.cli.terminal import command_parser, run_main
 from tools.dev.markdown import markdown
-from tools.papers.counts import UNITS, count_row
+from tools.papers.counts import count_row
 from tools.papers.tables import (
     PAPERS,
+    UNITS,
     equals_as_printed,
     omitted_rows,
     paper_rows,

@@ -9,8 +9,7 @@ from mmengine.config import Config
 from torch import nn
 
 from mmattn.analysis.flops import Complexity, build, count
-
-UNITS = {'params': 1e6, 'flops': 1e9}
+from tools.dev.metafiles import image_size
 
 
 def count_row(row: Mapping, root: Path) -> dict[str, int]:
@@ -22,7 +21,8 @@ def count_row(row: Mapping, root: Path) -> dict[str, int]:
     if 'flops' not in row:
         part = row_model(*given).get_submodule(row.get('part', ''))
         return {'params': sum(p.numel() for p in part.parameters())}
-    part = _complexity(*given, tuple(row['shape'])).part(row.get('part', ''))
+    shape = tuple(row.get('shape') or image_size(given[0]))
+    part = _complexity(*given, shape).part(row.get('part', ''))
     convention = row.get('convention', 'with transforms')
     return {'params': part.params, 'flops': part.flops_in(convention)}
 

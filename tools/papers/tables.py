@@ -1,6 +1,7 @@
 """Read what the papers print, from `papers/*.yml`; `papers/README.md` has the keys."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -8,7 +9,19 @@ import yaml
 from mmattn.apis.model_index import LOADER
 
 PAPERS = Path(__file__).parent
-KINDS = 'params', 'flops'
+CONFIGS = PAPERS.parents[1] / 'configs'
+UNITS = {'params': 1e6, 'flops': 1e9}
+FIELDS = {'params': 'Parameters', 'flops': 'FLOPs'}  # of a metafile
+
+
+@cache
+def counts_of_ours() -> dict[str, dict]:
+    """Return the counts in the metafiles by `<folder>/<name>`."""
+    return {
+        f'{path.parent.name}/{model["Name"]}': model['Metadata']
+        for path in CONFIGS.glob('*/metafile.yml')
+        for model in yaml.load(path.read_text(), LOADER)['Models']
+    }
 
 
 def papers() -> list[dict]:
@@ -32,7 +45,7 @@ def printed_figures(paper: Mapping) -> dict[str, dict[str, str]]:
     for table, lines in paper.get('tables', {}).items():
         for line in lines.splitlines():
             name, *values = line.split()
-            figures = dict(zip(KINDS, values, strict=True))
+            figures = dict(zip(UNITS, values, strict=True))
             rows[name] = {kind: text for kind, text in figures.items() if text != '-'}
             rows[name]['source'] = f'{paper["cited_as"]}, {table}'
     return rows
@@ -76,6 +89,13 @@ def equals_as_printed(figure: Mapping) -> bool:
     return round(figure['ours'], decimals) == figure['paper']
 
 
+def _counts(config: str, printed: Mapping[str, str]) -> dict[str, float]:
+    """Return what the metafile counts, of the figures that a paper prints."""
+    counts = counts_of_ours()[config]
+    kinds = [kind for kind in UNITS if printed.get(kind, '?') != '?']
+    return {kind: counts[FIELDS[kind]] / UNITS[kind] for kind in kinds}
+
+
 def _number(text: str) -> int | float:
     return float(text) if '.' in text else int(text)
 
@@ -85,8 +105,9 @@ def _counted(paper: Mapping) -> Iterator[dict]:
     for name, row in paper.get('rows', {}).items():
         figures = printed[row.get('reading_of', name)]
         row = dict(row, name=name, source=figures['source'])
+        counts = row.pop('ours', None) or _counts(row['config'], figures)
         row['config'] = f'configs/{row["config"]}.py'
-        for kind, ours in row.pop('ours').items():
+        for kind, ours in counts.items():
             text = figures[kind]
             row[kind] = dict(paper=_number(text), printed=text, ours=ours)
         yield row
@@ -96,8 +117,5 @@ def _omitted(paper: Mapping) -> Iterator[dict]:
     printed = printed_figures(paper)
     for group in paper.get('omitted', []):
         for name in group['rows']:
-            row = dict(name=name, source=printed[name]['source'])
-            for kind in KINDS:
-                if (text := printed[name].get(kind, '?')) != '?':
-                    row[kind] = dict(paper=_number(text))
-            yield row | dict(omitted=group['reason'])
+            source = printed[name]['source']
+            yield dict(name=name, source=source, omitted=group['reason'])
