@@ -18,40 +18,25 @@ IGNORED = 255
 
 
 def average_precision(
-    truth: COCO,
-    found: Mapping[int, Sequence[Mapping]],
-    categories: Sequence[int],
-    with_masks: bool,
+    truth: COCO, found: Sequence[Mapping], with_masks: bool
 ) -> dict[str, float]:
     """Return bbox_mAP, and segm_mAP with masks.
 
     Args:
-        truth: annotated objects.
-        found: what `Detections.to_coco` returns, by the id of the image. Other images
-            do not count.
-        categories: ids of the classes.
-        with_masks: whether the model predicts masks.
+        found: what `Detections.to_coco` returns, of all images.
     """
-    boxes, masks = [], []
-    for entry in chain.from_iterable(found.values()):
-        box = {k: v for k, v in entry.items() if k != 'segmentation'}
-        boxes.append(box)
-        if 'segmentation' in entry:  # with a box, COCO would take its area
-            masks.append({k: v for k, v in entry.items() if k != 'bbox'})
-    chosen = list(found), list(categories)
-    metrics = dict(bbox_mAP=_precision(truth, boxes, 'bbox', *chosen))
-    if with_masks:
-        metrics['segm_mAP'] = _precision(truth, masks, 'segm', *chosen)
+    metrics = dict(bbox_mAP=_precision(truth, found, 'bbox'))
+    if with_masks:  # with a box, COCO would take its area
+        masks = [{k: v for k, v in each.items() if k != 'bbox'} for each in found]
+        metrics['segm_mAP'] = _precision(truth, masks, 'segm')
     return metrics
 
 
-def _precision(truth: COCO, entries: list, kind: str, images: list, categories: list):
+def _precision(truth: COCO, entries: Sequence[Mapping], kind: str) -> float:
     if not entries:
         return 0.0
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = COCOeval(truth, truth.loadRes(entries), kind)
-        evaluation.params.imgIds = images
-        evaluation.params.catIds = categories
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -150,14 +135,15 @@ class Metrics:
         if not self.results[0] or (self.task == 'detection' and not self.annotations):
             return {}
         if self.task == 'detection':
-            categories = range(1, self.classes + 1)
-            content = dict(images=self.images, annotations=self.annotations)
-            content |= dict(categories=[dict(id=each) for each in categories])
-            truth = index(dict(info={}) | content, COCO())
+            content = dict(
+                info={},
+                images=self.images,
+                annotations=self.annotations,
+                categories=[dict(id=i + 1) for i in range(self.classes)],
+            )
+            truth = index(content, COCO())
             pair = [
-                average_precision(
-                    truth, dict(enumerate(each)), categories, self.with_masks
-                )
+                average_precision(truth, list(chain(*each)), self.with_masks)
                 for each in self.results
             ]
         elif self.task == 'segmentation':
