@@ -11,6 +11,7 @@ something is wrong, after the first error of the model or of each split.
 import argparse
 import sys
 from collections import Counter
+from operator import itemgetter
 
 import numpy as np
 from mmengine.config import Config
@@ -83,10 +84,6 @@ def reason(error: Exception) -> str:
     return text
 
 
-def first(samples: list):
-    return samples[0]
-
-
 def decode(dataset, model: nn.Module, num_workers: int, title: str) -> Counter:
     """Load every sample without augmentation, and count the pixels of each label id."""
     pipeline = CheckedPipeline(dataset, ignored_labels(model))
@@ -96,7 +93,7 @@ def decode(dataset, model: nn.Module, num_workers: int, title: str) -> Counter:
         if type(transform).__name__.startswith('Load')
     ]
     dataset.pipeline = pipeline
-    loader = DataLoader(dataset, num_workers=num_workers, collate_fn=first)
+    loader = DataLoader(dataset, num_workers=num_workers, collate_fn=itemgetter(0))
     pixels = np.zeros(0, dtype=np.int64)
     for sample in tqdm(loader, title, disable=None):
         if 'gt_seg_map' in sample:

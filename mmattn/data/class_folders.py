@@ -94,8 +94,7 @@ def _inside(name: str, target: str, root: Path, path: Path) -> Path:
 def _classes_of(root: Path) -> dict[str, Path]:
     if not root.is_dir():
         raise UserError(f'{root} is no folder')
-    folders = {p.name: p for p in sorted(root.iterdir()) if p.is_dir()}
-    return folders
+    return {p.name: p for p in sorted(root.iterdir()) if p.is_dir()}
 
 
 def write_folders(splits: dict[str, list[ClassImage]], folder: Path) -> dict:

@@ -136,7 +136,7 @@ model = dict(
         in_channels={channels!r},
         num_classes=num_classes,
         # Weights of the classes in the loss, larger for rare ones.
-        loss_decode=dict(class_weight={class_weight!r}),
+        loss_decode=dict(class_weight=None),
     ),
 )
 

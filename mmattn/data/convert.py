@@ -18,6 +18,7 @@ beside the folder and is yours to edit. A few timed steps tell how long it train
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from PIL import ImageColor
@@ -137,9 +138,15 @@ def tiling_of(args: argparse.Namespace) -> Tiling | None:
     return Tiling(args.tile, args.overlap, args.min_visible, args.empty_tiles)
 
 
-def cut_all_but_tests(whole: dict[str, list], cut: Callable) -> dict[str, list]:
+def cut_all_but_tests(
+    whole: dict[str, list], seed: int, cut: Callable
+) -> dict[str, list]:
     """Return the tiles of each split, and the whole images to test on."""
-    splits = {name: cut(found, name) for name, found in whole.items() if name != 'test'}
+    splits = {
+        name: cut(found, seed=seed if name == 'train' else None)
+        for name, found in whole.items()
+        if name != 'test'
+    }
     splits['test' if 'test' in whole else WHOLE] = whole.get('test', whole['val'])
     return splits
 
@@ -160,16 +167,9 @@ def convert_objects(args: argparse.Namespace) -> own_config.Written:
     )
     splits = whole
     if tiling is not None:
-        splits = cut_all_but_tests(
-            whole,
-            lambda found, name: cut_pictures(
-                found, tiling, args.seed if name == 'train' else None
-            ),
-        )
-
-    def write(folder: Path) -> dict:
-        return own_data.write_coco(splits, classes, folder)
-
+        cut = partial(cut_pictures, tiling=tiling)
+        splits = cut_all_but_tests(whole, args.seed, cut)
+    write = partial(own_data.write_coco, splits, classes)
     build(write, args.out, options(args), force=args.force)
     return own_config.detection(
         args.out,
@@ -247,12 +247,8 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
     whole = divide(items, args)
     splits = whole
     if tiling is not None:
-        splits = cut_all_but_tests(
-            whole,
-            lambda found, name: cut_maps(
-                found, tiling, legend, args.seed if name == 'train' else None
-            ),
-        )
+        cut = partial(cut_maps, tiling=tiling, legend=legend)
+        splits = cut_all_but_tests(whole, args.seed, cut)
 
     def write(folder: Path) -> dict:
         counts = write_label_maps(splits, legend, folder)
@@ -291,11 +287,7 @@ def convert_folders(args: argparse.Namespace) -> own_config.Written:
     warn_of_unseen(
         {name: {each.folder for each in found} for name, found in splits.items()}
     )
-
-    def write(folder: Path) -> dict:
-        return write_folders(splits, folder)
-
-    build(write, args.out, options(args), force=args.force)
+    build(partial(write_folders, splits), args.out, options(args), force=args.force)
     return own_config.classification(
         args.out, splits, find_arch(args.arch), args.pretrained, flip=args.flip
     )

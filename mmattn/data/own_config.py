@@ -185,6 +185,21 @@ def batch_of(crop: int) -> int:
     return 4 if crop <= 256 else 2
 
 
+def facts(
+    out: Path, classes: Sequence[str], sizes: Sequence, arch: Arch, flip: str
+) -> dict:
+    """Return what every config tells."""
+    return dict(
+        name=out.name,
+        root=f'{out.as_posix()}/',
+        classes=tuple(classes),
+        num_classes=len(classes),
+        pictures=describe(sizes),
+        arch=arch.name,
+        flip=FLIPS[flip],
+    )
+
+
 def detection(
     out: Path,
     classes: Sequence[str],
@@ -229,6 +244,7 @@ def detection(
     most_train = max(len(picture.boxes) for picture in splits['train'])
     method = 'Mask R-CNN' if has_masks else 'Faster R-CNN'
     text = templates.DETECTION.format(
+        **facts(out, classes, sizes, arch, flip),
         **limits(most, most_train),
         method=method,
         type='MaskRCNN' if has_masks else 'FasterRCNN',
@@ -238,15 +254,8 @@ def detection(
         else 'mask_roi_extractor=None,\n        mask_head=None',
         load=load_text(pictures, has_masks),
         has_masks=has_masks,
-        flip=FLIPS[flip],
-        arch=arch.name,
         backbone=backbone_text(arch, pretrained),
         channels=list(arch.channels),
-        name=out.name,
-        pictures=describe(sizes),
-        root=f'{out.as_posix()}/',
-        classes=tuple(classes),
-        num_classes=len(classes),
         scale=round(scale / factor, 2),
         sides=', '.join(str(scale * stride) for stride in (4, 8, 16, 32)),
         low=low,
@@ -321,17 +330,10 @@ def segmentation(
     resized = resized if factor != 1 else 'Images keep their size.'
     crop = crop_of(sizes, factor)
     text = templates.SEGMENTATION.format(
-        flip=FLIPS[flip],
-        arch=arch.name,
+        **facts(out, classes, sizes, arch, flip),
         backbone=backbone_text(arch, pretrained),
-        name=out.name,
-        pictures=describe(sizes),
-        root=f'{out.as_posix()}/',
-        classes=tuple(classes),
         palette=[tuple(color) for color in class_colors(len(classes))],
-        num_classes=len(classes),
         channels=list(arch.channels),
-        class_weight=None,
         resized=resized,
         factor=factor,
         tiles=tiles_of(tiling),
@@ -364,16 +366,10 @@ def classification(
     side = np.median([min(size) for size in sizes])
     classes = sorted({each.folder for each in images})
     text = templates.CLASSIFICATION.format(
-        flip=FLIPS[flip],
-        arch=arch.name,
+        **facts(out, classes, sizes, arch, flip),
         backbone=backbone_text(
             arch, pretrained, 'num_classes=num_classes,', 'out_indices=3, '
         ),
-        name=out.name,
-        pictures=describe(sizes),
-        root=f'{out.as_posix()}/',
-        classes=tuple(classes),
-        num_classes=len(classes),
         size=int(np.clip(round(side / 32), 1, 7)) * 32,
         channels=arch.channels[-1],
         batch_size=CLASSIFIED,

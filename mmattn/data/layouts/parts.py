@@ -66,10 +66,9 @@ def find_parts(
     if annotations is None:
         listed = _listed(kind, images)
         return listed or _by_folders(kind, images)
-    pairs = _shared(split_folders(images), split_folders(_folder(annotations)))
-    return {name: [Part(*pair)] for name, pair in pairs.items()} or {
-        'all': [Part(images, annotations)]
-    }
+    if not annotations.is_dir():
+        raise UserError(f'{annotations} is no folder')
+    return _pairs(images, annotations)
 
 
 def beside(kind: str, images: Path) -> Part:
@@ -89,12 +88,6 @@ def beside(kind: str, images: Path) -> Part:
     return Part(inner, found or inner)
 
 
-def _folder(path: Path) -> Path:
-    if not path.is_dir():
-        raise UserError(f'{path} is no folder')
-    return path
-
-
 def _inner(folder: Path) -> Path:
     """Return the folder that an archive has put around everything, if it has."""
     inside = [path for path in folder.iterdir() if not path.name.startswith('.')]
@@ -103,14 +96,14 @@ def _inner(folder: Path) -> Path:
     return folder
 
 
-def _shared(
-    images: dict[str, Path], annotations: dict[str, Path]
-) -> dict[str, tuple[Path, Path]]:
+def _pairs(images: Path, annotations: Path) -> dict[str, list[Part]]:
+    """Return a part for each split that both folders have, or one for all."""
+    annotated = split_folders(annotations)
     return {
-        name: (folder, annotations[name])
-        for name, folder in images.items()
-        if name in annotations and 'train' in annotations
-    }
+        name: [Part(folder, annotated[name])]
+        for name, folder in split_folders(images).items()
+        if name in annotated
+    } or {'all': [Part(images, annotations)]}
 
 
 def _by_folders(kind: str, root: Path) -> dict[str, list[Part]]:
@@ -119,11 +112,7 @@ def _by_folders(kind: str, root: Path) -> dict[str, list[Part]]:
     images, annotations = child(root, IMAGES), child(root, ANNOTATIONS[kind])
     if images is None:
         return {'all': [Part(root, annotations or root)]}
-    annotations = annotations or images
-    pairs = _shared(split_folders(images), split_folders(annotations))
-    return {name: [Part(*pair)] for name, pair in pairs.items()} or {
-        'all': [Part(images, annotations)]
-    }
+    return _pairs(images, annotations or images)
 
 
 def _listed(kind: str, root: Path) -> dict[str, list[Part]]:
