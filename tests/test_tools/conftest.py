@@ -56,6 +56,12 @@ def tool(work, monkeypatch, forget_instances):
 
 
 @pytest.fixture
+def empty_folder(tmp_path, monkeypatch):
+    """Work in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
 def here(tmp_path, monkeypatch):
     """A folder with five images and masks of two objects that touch."""
     import cv2

@@ -9,11 +9,7 @@ from mmengine.config import Config
 from mmattn.data import check
 from mmattn.errors import UserError
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures('empty_folder')
 
 
 def folders(**splits: str) -> list[str]:

@@ -5,12 +5,7 @@ from pathlib import Path
 import pytest
 from conversions import coco_json, convert, run, save, write
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
+pytestmark = pytest.mark.usefixtures('empty_folder')
 LEAKS = {
     'same name': ('a', dict(), '1 images of the same name, such as r/train/a.jpg and'),
     'same bytes': ('z', dict(copy=True), '1 files of the same bytes, such as'),

@@ -11,10 +11,7 @@ from mmattn.errors import UserError
 
 CITIES = 'aachen/aachen_000000_000019', 'aachen/aachen_000001_000019', 'jena/jena_1_2'
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures('empty_folder')
 
 
 def save_map(name: str, value: int):

@@ -11,10 +11,7 @@ from PIL import Image
 
 from mmattn.errors import UserError
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures('empty_folder')
 
 
 def yolo(root: str, folders: dict[str, str]):
