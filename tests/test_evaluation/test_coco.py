@@ -182,11 +182,9 @@ IDS_OF_OTHERS = {
 
 
 @pytest.mark.parametrize(('kind', 'new'), IDS_OF_OTHERS.values(), ids=IDS_OF_OTHERS)
-@pytest.mark.parametrize('package', ['faster_coco_eval', 'pycocotools'])
+@PACKAGES
 def test_ids_change_no_figure(case, kind, new, package, tmp_path, monkeypatch):
-    if package == 'pycocotools':
-        monkeypatch.setattr(coco, 'COCOeval', COCOeval)
-        monkeypatch.setattr(coco, 'COCO', COCO)
+    use(package, monkeypatch)
 
     def figures(path, results) -> str:
         metric = build(coco.CocoMetric, path, classwise=True)
