@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +16,6 @@ from projects.evidence.demo import Demo
 from projects.evidence.rows import Row, read_rows
 from projects.evidence.training import Training, build
 
-ROOT = Path(__file__).parents[2]
 ARCH = dict(embed_dims=8, depth=1, num_heads=2)
 VIT = dict(type='ViT', arch=ARCH, attention='mhsa', patch_size=4, img_size=28)
 

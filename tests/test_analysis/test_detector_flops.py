@@ -14,7 +14,6 @@ from mmattn.analysis import count
 from mmattn.analysis.flops import build
 
 ROOT = Path(__file__).parents[2]
-SHAPES = [(7, 5), (4, 3), (1, 1)]
 C, FEEDFORWARD, HEADS, POINTS, QUERIES = 256, 1024, 8, 4, 300
 
 

@@ -18,9 +18,6 @@ from mmattn.models.layers import MaskedAttention, NeighborhoodAttention
 from mmattn.models.layers.depthwise_conv import DepthwiseConv
 from mmattn.ops.common import extension
 
-ROOT = Path(__file__).parents[2]
-
-
 MODELS = {
     'dat': DAT,
     'dat++': DATPlusPlus,

@@ -48,7 +48,7 @@ def test_misspelled_names(name, message):
         find_model(name, 'random')
 
 
-def test_a_config_keeps_its_own_copy(tmp_path):
+def test_a_config_keeps_its_own_copy():
     cfg = Config(dict(model=dict(type='A'), default_scope='mmdet'))
     found = find_model(cfg, 'random', {'model.type': 'B'})
     assert (found.cfg.model.type, cfg.model.type) == ('B', 'A')

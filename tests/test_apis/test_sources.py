@@ -122,7 +122,7 @@ def test_missing_files(folder):
         expand(folder / 'gone/b.png')
 
 
-def test_empty_folders(folder, tmp_path):
+def test_empty_folders(folder):
     for name in ('a.PNG', 'b.png'):
         (folder / name).unlink()
     with pytest.raises(ValueError, match=r'has no images among its 1 files') as caught:

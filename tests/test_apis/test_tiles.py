@@ -176,7 +176,7 @@ def test_boxes_at_the_border_of_the_image_are_whole():
     assert len(merge_objects([left, right], TILES)) == 4
 
 
-def test_tiled_objects_are_drawn_and_written(tmp_path):
+def test_tiled_objects_are_drawn_and_written():
     image = np.zeros((100, 120, 3), np.uint8)
     image[40:60, 50:70] = 255
     found = predict_tiles(bright_squares, image, 64, 0.4)

@@ -12,12 +12,9 @@ from mmengine.registry import WEIGHT_INITIALIZERS
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
-import mmattn
 from mmattn.compat import mmengine_checkpoints
 from mmattn.engine import UntrustedCheckpointError, trusted_checkpoints
 from mmattn.weights import names as published
-
-ROOT = Path(mmattn.__file__).parents[1]
 
 
 class MakesFolder:

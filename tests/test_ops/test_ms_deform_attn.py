@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from largest_tensor import LargestTensor
-from operator_cases import FORMS, LEVELS, names_of
+from operator_cases import FORMS, LEVELS
 from operator_cases import setup as setup_operator
 from operator_checks import (
     assert_equal,
@@ -21,7 +21,6 @@ from mmattn.ops.common import pieces
 from tools.benchmark.tolerances import assert_close, deterministic, run_with_grads
 
 torch_impl = importlib.import_module('mmattn.ops.ms_deform_attn.torch_impl')
-NAMES = names_of('ms_deform_attn')
 SHAPES = {
     'three levels': dict(),
     'one level, one point': dict(shapes=((6, 7),), P=1),
@@ -36,7 +35,6 @@ SHAPES = {
 }
 every_form = pytest.mark.parametrize('form', FORMS.values(), ids=FORMS)
 setup = partial(setup_operator, 'ms_deform_attn')
-both_names = pytest.mark.parametrize('name', ['reference', 'torch'])
 
 
 def by_hats(levels):

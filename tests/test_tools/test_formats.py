@@ -30,7 +30,6 @@ from mmattn.errors import UserError
 
 SQUARE = [10, 10, 30, 10, 30, 30, 10, 30]
 TRIANGLE = [5, 5, 25, 5, 15, 30]
-SIZE = '64 x 96 pixels (height x width)'
 BOMB = 'a: &a [x, x]\nb: &b [*a, *a]\nnames: [*b]'
 
 

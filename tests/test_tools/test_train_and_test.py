@@ -12,7 +12,6 @@ import pytest
 import torch
 from fresh import run_python
 
-ROOT = Path(__file__).parents[2]
 COCO_VAL = 'data/coco/annotations/instances_val2017.json'
 
 MMDET_TOOLS = Path(mmdet.__file__).parent / '.mim' / 'tools'

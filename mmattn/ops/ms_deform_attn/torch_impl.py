@@ -16,8 +16,6 @@ from ..common.checks import device_reason
 from ..common.pieces import Piece
 from .reference import levels_of
 
-ALL = slice(None)
-
 
 def unsupported(value: Tensor, *tensors: Tensor | None) -> str | None:
     """Return why this backend does not support a call, or None."""
