@@ -44,8 +44,8 @@ def runs_eagerly(*tensors: Tensor | None) -> bool:
     return not (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
-        or torch._C._are_functorch_transforms_active()
-        or (forward_ad._current_level >= 0 and _has_tangent(*tensors))
+        or is_transformed()
+        or _has_tangent(*tensors)
     )
 
 
