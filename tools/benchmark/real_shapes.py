@@ -219,7 +219,7 @@ def small_calls(operator: str) -> list[Call]:
     """Return calls that Triton's interpreter runs in seconds, one of each kind."""
     small = dict(B=1, M=1, D=4)
     calls = [
-        _deformable(True, grid=(3, 4), K=5, G=1, **small),
+        _deformable(True, grid=(3, 4), K=33, G=1, **small),
         _landmark(N=20, L=5, E=2, **small),
         _masked('zero', grid=(4, 5), num_special=1, **small),
         _masked('soft', grid=(4, 5), num_special=0, **small),

@@ -13,7 +13,7 @@ from ..triton.jit import kernel
 from ..triton.rows import load_operand, load_rows, program_block, store_rows
 from ..triton.softmax import LOG2_E
 from ..triton.tf32 import product, round_operand
-from .triton_fwd import block_of_keys, load_places, table_values
+from .triton_fwd import block_of_keys, group_of, load_places, table_values
 
 
 @kernel
@@ -37,26 +37,27 @@ def _bwd_queries_kernel(
     grad_ptr += b * g_b_stride + m * g_m_stride
     out_ptr += (b * N * M + m) * D
     dq_ptr += (b * N * M + m) * D
-    places_ptr += (b * (M // group_heads) + m // group_heads) * K * 4
+    places_ptr += group_of(b, m, M, group_heads) * K * 4
     table_ptr += m * (TH + 2) * (TW + 2) * 4
-    dscore_ptr += (image * M + m) * K * num_queries
-    places = block * BQ + tl.arange(0, BQ)
-    offsets = tl.arange(0, BK)[None, :] * num_queries + places[:, None]
+    dscore_ptr += (image * M + m) * K * num_queries + block * BQ
+    columns = tl.arange(0, BQ)
+    places = block * BQ + columns
+    offsets = tl.arange(0, BK)[None, :] * num_queries + columns[:, None]
     asks = places < num_queries
     queries = first_query + places
-    y, x, rows = queries // W, queries % W, queries.to(tl.int64)
-    q = load_operand(q_ptr, rows * q_n_stride, asks, D, DP, NATIVE)
-    grad = load_operand(grad_ptr, rows * g_n_stride, asks, D, DP, NATIVE)
-    out = load_rows(out_ptr, rows * (M * D), asks, D, DP)
+    y, x = queries // W, queries % W
+    q = load_operand(q_ptr, queries * q_n_stride, asks, D, DP, NATIVE)
+    grad = load_operand(grad_ptr, queries * g_n_stride, asks, D, DP, NATIVE)
+    out = load_rows(out_ptr, queries * (M * D), asks, D, DP)
     delta = tl.sum(out * grad.to(tl.float32), axis=1)
-    stats = (b * M + m) * N + rows
+    stats = (b * M + m) * N + queries
     tl.store(delta_ptr + stats, delta, mask=asks)
     lse = tl.load(lse_ptr + stats, mask=asks, other=0.0) * LOG2_E
 
     dq = tl.zeros([BQ, DP], tl.float32)
     for first in range(0, K, BK):
         exist, k, v, score = block_of_keys(
-            q, k_ptr, v_ptr, places_ptr, table_ptr, first, y, x, K, TH, TW,
+            q, k_ptr, v_ptr, places_ptr, table_ptr, y, x, K - first, TH, TW,
             k_n_stride, v_n_stride, step_y, step_x, scale, D, DP, BK, UNIT_STEP,
             PRECISION, NATIVE,
         )  # fmt: skip
@@ -64,9 +65,12 @@ def _bwd_queries_kernel(
         dprob = tl.dot(grad, tl.trans(v), input_precision=PRECISION)
         dscore = prob * (dprob - delta[:, None])
         tl.store(dscore_ptr + offsets, dscore, mask=asks[:, None] & exist[None, :])
-        dscore_ptr += BK * num_queries
         dq += product(dscore, k, PRECISION)
-    store_rows(dq_ptr, dq * scale, rows * (M * D), asks, D, DP)
+        k_ptr += BK * k_n_stride
+        v_ptr += BK * v_n_stride
+        places_ptr += BK * 4
+        dscore_ptr += BK * num_queries
+    store_rows(dq_ptr, dq * scale, queries * (M * D), asks, D, DP)
 
 
 @kernel
@@ -88,7 +92,7 @@ def _bwd_keys_kernel(
     k_ptr += b * k_b_stride + m * k_m_stride
     v_ptr += b * v_b_stride + m * v_m_stride
     grad_ptr += b * g_b_stride + m * g_m_stride
-    places_ptr += (b * (M // group_heads) + m // group_heads) * K * 4
+    places_ptr += group_of(b, m, M, group_heads) * K * 4
     table_ptr += m * (TH + 2) * (TW + 2) * 4
     lse_ptr += (b * M + m) * N
     delta_ptr += (b * M + m) * N
@@ -97,9 +101,9 @@ def _bwd_keys_kernel(
     dv_ptr += (share * K * M + m) * D
     dpositions_ptr += (share * M + m) * K * 2
     keys = block * BK + tl.arange(0, BK)
-    cols, exist = keys.to(tl.int64), keys < K
-    k = load_operand(k_ptr, cols * k_n_stride, exist, D, DP, NATIVE)
-    v = load_operand(v_ptr, cols * v_n_stride, exist, D, DP, NATIVE)
+    exist = keys < K
+    k = load_operand(k_ptr, keys * k_n_stride, exist, D, DP, NATIVE)
+    v = load_operand(v_ptr, keys * v_n_stride, exist, D, DP, NATIVE)
     places = load_places(places_ptr, keys, exist)
 
     dk = tl.zeros([BK, DP], tl.float32)
@@ -107,9 +111,14 @@ def _bwd_keys_kernel(
     dy = tl.zeros([BK], tl.float32)
     dx = tl.zeros([BK], tl.float32)
     start = split * blocks_of_split * BQ
+    q_ptr += start * q_n_stride
+    grad_ptr += start * g_n_stride
+    lse_ptr += start
+    delta_ptr += start
+    rows = tl.arange(0, BQ)
     for first in range(start, tl.minimum(start + blocks_of_split * BQ, N), BQ):
-        queries = first + tl.arange(0, BQ)
-        rows, asks = queries.to(tl.int64), queries < N
+        queries = first + rows
+        asks = queries < N
         q = load_operand(q_ptr, rows * q_n_stride, asks, D, DP, NATIVE)
         grad = load_operand(grad_ptr, rows * g_n_stride, asks, D, DP, NATIVE)
         # An lse of inf gives queries that do not exist no weight.
@@ -127,11 +136,15 @@ def _bwd_keys_kernel(
         dk += product(dscore, q, PRECISION)
         dy += tl.sum(dscore * rise_y, axis=1)
         dx += tl.sum(dscore * rise_x, axis=1)
-    store_rows(dk_ptr, dk * scale, cols * (M * D), exist, D, DP)
-    store_rows(dv_ptr, dv, cols * (M * D), exist, D, DP)
+        q_ptr += BQ * q_n_stride
+        grad_ptr += BQ * g_n_stride
+        lse_ptr += BQ
+        delta_ptr += BQ
+    store_rows(dk_ptr, dk * scale, keys * (M * D), exist, D, DP)
+    store_rows(dv_ptr, dv, keys * (M * D), exist, D, DP)
     # Slopes of the table are in units of log 2.
-    tl.store(dpositions_ptr + cols * 2, dx * -slope_x / LOG2_E, mask=exist)
-    tl.store(dpositions_ptr + cols * 2 + 1, dy * -slope_y / LOG2_E, mask=exist)
+    tl.store(dpositions_ptr + keys * 2, dx * -slope_x / LOG2_E, mask=exist)
+    tl.store(dpositions_ptr + keys * 2 + 1, dy * -slope_y / LOG2_E, mask=exist)
 
 
 @triton.jit

@@ -4,7 +4,7 @@ A program takes a block of queries of one head and loops over keys, in the manne
 FlashAttention. The bias of a query and a key is read from the table where it is needed.
 A step from query to query is a constant step in the table, so of a key only the place
 of query (0, 0) is computed: place(query) = offset - slope * position + step * query, on
-each axis. Scores are in units of log 2.
+each axis. Offsets inside an image have 32 bits. Scores are in units of log 2.
 """
 
 import triton
@@ -59,6 +59,12 @@ def _places_kernel(
     tl.store(places_ptr + keys * 4 + 1, cell_x, mask=mask)
     tl.store(places_ptr + keys * 4 + 2, y - cell_y, mask=mask)
     tl.store(places_ptr + keys * 4 + 3, x - cell_x, mask=mask)
+
+
+@triton.jit
+def group_of(b, m, M, group_heads):
+    """Return the offset group of a head among those of all images."""
+    return ((b * M + m).to(tl.int32) // group_heads).to(tl.int64)
 
 
 @triton.jit
@@ -117,16 +123,16 @@ def table_values(
 
 @triton.jit
 def block_of_keys(
-    q, k_ptr, v_ptr, places_ptr, table_ptr, first, y, x, K, TH, TW,
+    q, k_ptr, v_ptr, places_ptr, table_ptr, y, x, num_keys, TH, TW,
     k_n_stride, v_n_stride, step_y, step_x, scale,
     D: tl.constexpr, DP: tl.constexpr, BK: tl.constexpr, UNIT_STEP: tl.constexpr,
     PRECISION: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """Return which of BK keys exist, k, v, and scores of queries."""
-    keys = first + tl.arange(0, BK)
-    cols, exist = keys.to(tl.int64), keys < K
-    k = load_operand(k_ptr, cols * k_n_stride, exist, D, DP, NATIVE)
-    v = load_operand(v_ptr, cols * v_n_stride, exist, D, DP, NATIVE)
+    """Return which of BK keys exist, as num_keys do, k, v, and scores of queries."""
+    keys = tl.arange(0, BK)
+    exist = keys < num_keys
+    k = load_operand(k_ptr, keys * k_n_stride, exist, D, DP, NATIVE)
+    v = load_operand(v_ptr, keys * v_n_stride, exist, D, DP, NATIVE)
     places = load_places(places_ptr, keys, exist)
     bias, _, _ = table_values(
         table_ptr, places, y, x, step_y, step_x, TH, TW, UNIT_STEP
@@ -150,22 +156,26 @@ def _fwd_kernel(
     q_ptr += b * q_b_stride + m * q_m_stride
     k_ptr += b * k_b_stride + m * k_m_stride
     v_ptr += b * v_b_stride + m * v_m_stride
-    places_ptr += (b * (M // group_heads) + m // group_heads) * K * 4
+    places_ptr += group_of(b, m, M, group_heads) * K * 4
     table_ptr += m * (TH + 2) * (TW + 2) * 4
     queries = block * BQ + tl.arange(0, BQ)
-    y, x = queries // W, queries % W
-    rows, asks = queries.to(tl.int64), queries < N
-    q = load_operand(q_ptr, rows * q_n_stride, asks, D, DP, NATIVE)
+    y, x, asks = queries // W, queries % W, queries < N
+    q = load_operand(q_ptr, queries * q_n_stride, asks, D, DP, NATIVE)
 
     high = tl.full([BQ], float('-inf'), tl.float32)
     total = tl.zeros([BQ], tl.float32)
     acc = tl.zeros([BQ, DP], tl.float32)
     for first in range(0, K, BK):
         exist, _, v, score = block_of_keys(
-            q, k_ptr, v_ptr, places_ptr, table_ptr, first, y, x, K, TH, TW,
+            q, k_ptr, v_ptr, places_ptr, table_ptr, y, x, K - first, TH, TW,
             k_n_stride, v_n_stride, step_y, step_x, scale, D, DP, BK, UNIT_STEP,
             PRECISION, NATIVE,
         )  # fmt: skip
         score = tl.where(exist[None, :], score, float('-inf'))
         high, total, acc = add_block(high, total, acc, score, v, PRECISION)
-    store_attention(out_ptr, lse_ptr, high, total, acc, b, m, rows, asks, N, M, D, DP)
+        k_ptr += BK * k_n_stride
+        v_ptr += BK * v_n_stride
+        places_ptr += BK * 4
+    store_attention(
+        out_ptr, lse_ptr, high, total, acc, b, m, queries, asks, N, M, D, DP
+    )

@@ -52,7 +52,7 @@ def unsupported(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, table: Tensor
 ) -> str | None:
     """Return why this backend does not support a call, or None."""
-    return launch.reason(q, MAX_HEAD_WIDTH)
+    return launch.reason(q, MAX_HEAD_WIDTH) or launch.offsets_reason(q, k, v)
 
 
 def forward(q, k, v, positions, table, *, grid, align_corners):
