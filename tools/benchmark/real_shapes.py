@@ -217,14 +217,14 @@ def real_calls(operator: str) -> list[Call]:
 
 def small_calls(operator: str) -> list[Call]:
     """Return calls that Triton's interpreter runs in seconds, one of each kind."""
-    small = dict(B=1, M=1, D=4)
+    small, wide = (dict(B=1, M=1, D=D) for D in (4, 32))  # in one part, or several
     calls = [
         _deformable(True, grid=(3, 4), K=33, G=1, **small),
         _landmark(N=20, L=5, E=2, **small),
         _masked('zero', grid=(4, 5), num_special=1, **small),
         _masked('soft', grid=(4, 5), num_special=0, **small),
-        _ms_deform('locations', False, shapes=((3, 4), (1, 1)), Q=5, P=2, **small),
-        _ms_deform('offsets in boxes', True, shapes=((3, 4),), Q=5, P=2, **small),
+        _ms_deform('locations', False, shapes=((3, 4), (1, 1)), Q=5, P=2, **wide),
+        _ms_deform('offsets in boxes', True, shapes=((3, 4),), Q=5, P=2, **wide),
         _neighborhood(grid=(6, 5), K=3, **small),
         _structure_aware(grid=(5, 7), K=2, **small),
         _structure_aware(grid=(5, 13), K=2, **small),

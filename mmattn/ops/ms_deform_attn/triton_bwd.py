@@ -10,14 +10,16 @@ import triton
 import triton.language as tl
 
 from ..triton.jit import kernel
-from ..triton.rows import channels_mask, load_rows, store_rows
+from ..triton.rows import load_rows, store_rows
 from .triton_fwd import (
     corner,
     floor_place,
     load_pairs,
+    load_parts,
     load_reference,
     load_softmax,
     load_weights,
+    parts_of_rows,
     place_on_axis,
     program_block,
     share_of,
@@ -26,23 +28,10 @@ from .triton_fwd import (
 
 
 @triton.jit
-def load_fours(ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr):
-    """Load as `load_rows` does, with 4 channels for each lane. `add_rows` adds with the
-    same layout, so lanes exchange nothing."""
-    d = tl.max_contiguous(tl.arange(0, DP), 4)
-    mask = channels_mask(mask, d, D, DP)
-    x = tl.load(ptr + rows[:, None] + d[None, :], mask=mask, other=0.0)
-    return x.to(tl.float32)
-
-
-@triton.jit
-def add_rows(ptr, x, rows, mask, D: tl.constexpr, DP: tl.constexpr):
-    """Add to [len(rows), DP] of one head atomically; rows are offsets."""
-    d = tl.arange(0, DP)
-    # Not `channels_mask`: for one row Triton's interpreter reads beyond a mask that is
-    # broadcast, since its atomic additions ignore strides.
-    mask = mask[:, None] & (d < D)[None, :]
-    tl.atomic_add(ptr + rows[:, None] + d[None, :], x, mask=mask, sem='relaxed')
+def add_rows(ptr, x, rows, mask, D: tl.constexpr, DP: tl.constexpr, C: tl.constexpr):
+    """Add x to `parts_of_rows` atomically."""
+    offsets, mask = parts_of_rows(rows, mask, D, DP, C, 4)
+    tl.atomic_add(ptr + offsets, x, mask=mask, sem='relaxed')
 
 
 @triton.jit
@@ -67,8 +56,8 @@ def _bwd_kernel(
     num_cells, no_cell, H0, W0, H1, W1, H2, W2, H3, W3, H4, W4, H5, W5, H6, W6, H7, W7,
     L: tl.constexpr, P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     LR: tl.constexpr, COORDS: tl.constexpr, UNIT: tl.constexpr,
-    BQ: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr, BK: tl.constexpr,
-    ATOMICS: tl.constexpr,
+    C: tl.constexpr, BQ: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    BK: tl.constexpr, ATOMICS: tl.constexpr,
 ):  # fmt: skip
     """Write gradients of points and weights, and shares (B, Q, M, LR, COORDS) of heads
     in the gradient of reference. With ATOMICS add to the value gradient (B, S, M, D).
@@ -88,15 +77,16 @@ def _bwd_kernel(
         noted = (b - first_image) * num_heads + m - first_head
         cells_start = (noted * num_cells).to(tl.int32)
         notes = (noted * Q + queries) * (L * P)
-    grad = load_fours(grad_ptr, of_head * D, asks, D, DP)
+    # A lane has four channels, as in atomic additions, so that lanes exchange nothing.
+    grad = load_parts(grad_ptr, of_head * D, asks, D, DP, C, 4)
     blocks: tl.constexpr = (P + BP - 1) // BP
     high, total = 0.0, 1.0
     if COORDS > 0:
         high, total = softmax_statistics(weights_ptr, samples, asks, L * P, BC)
         columns = tl.arange(0, BK)  # a column for each level and block of points
         all_dweights = tl.zeros([BQ * BP, BK], tl.float32)
-        ref_dx = tl.zeros([BQ * BP], tl.float32)
-        ref_dy, ref_dw, ref_dh = ref_dx, ref_dx, ref_dx
+        mean = tl.zeros([BQ * BP], tl.float32)
+        ref_dx, ref_dy, ref_dw, ref_dh = mean, mean, mean, mean
 
     start = 0
     for level in tl.static_range(L):
@@ -120,16 +110,17 @@ def _bwd_kernel(
             for i in tl.static_range(4):
                 pixels, on_map = corner(i, left, top, near, H, W)
                 pixels = (start + pixels).to(tl.int64)
-                value = load_fours(value_ptr, pixels * v_s_units * UNIT, on_map, D, DP)
-                product = tl.sum(grad * value, axis=1)
+                place = pixels * v_s_units * UNIT
+                value = load_parts(value_ptr, place, on_map, D, DP, C, 4)
+                product = tl.sum(tl.sum(grad * value, axis=0), axis=1)
                 share = share_of(i, x, y)
                 dweight += product * share
                 dx += product * (y if i // 2 else 1.0 - y) * (1 if i % 2 else -1)
                 dy += product * (x if i % 2 else 1.0 - x) * (1 if i // 2 else -1)
                 if ATOMICS:
                     add_rows(
-                        dvalue_ptr, grad * (weight * share)[:, None],
-                        pixels * M * D, on_map, D, DP,
+                        dvalue_ptr, grad * (weight * share)[None, :, None],
+                        pixels * M * D, on_map, D, DP, C,
                     )  # fmt: skip
             dx, dy = dx * weight, dy * weight
             store_pairs(
@@ -149,6 +140,7 @@ def _bwd_kernel(
             if COORDS > 0:
                 chosen = (columns == level * blocks + block)[None, :]
                 all_dweights = tl.where(chosen, dweight[:, None], all_dweights)
+                mean += weight * dweight
                 ref_dx += dx * W
                 ref_dy += dy * H
                 if COORDS == 4:
@@ -180,7 +172,7 @@ def _bwd_kernel(
         weight = load_softmax(
             weights_ptr, offsets, exists, high[:, None], total[:, None]
         )
-        mean = sum_of_query(tl.sum(weight * all_dweights, axis=1), BQ, BP)
+        mean = sum_of_query(mean, BQ, BP)
         dlogits = weight * (all_dweights - mean[:, None])
         dlogits = dlogits.to(dweights_ptr.dtype.element_ty)
         tl.store(dweights_ptr + offsets, dlogits, mask=exists)

@@ -1,15 +1,15 @@
 """Multi-scale deformable attention in Triton: forward, and what both passes share.
 
 A program takes a block of queries of one head. A row of its tile is a point of a query
-and has all channels, so that a lane reads up to 16 bytes of each of the four pixels
-around a point. The points of a query are summed once, at the end.
+and has all channels, in C parts. A lane reads up to 16 bytes of each part of the four
+pixels around a point, so that few lanes compute the same place. The points of a query
+are summed once, at the end.
 """
 
 import triton
 import triton.language as tl
 
 from ..triton.jit import kernel
-from ..triton.rows import load_rows, store_rows
 
 
 @triton.jit
@@ -105,9 +105,12 @@ def floor_place(x, y, exists, H, W):
 
 @triton.jit
 def corner(i: tl.constexpr, left, top, near, H, W):
-    """Return the pixel of its level at corner i of 4, and whether it exists."""
+    """Return the pixel of its level at corner i of 4, and whether it exists.
+
+    A place that is near has one of two columns and of two rows on the map.
+    """
     col, row = left + i % 2, top + i // 2
-    on_map = near & (col >= 0) & (col < W) & (row >= 0) & (row < H)
+    on_map = near & (col < W if i % 2 else col >= 0) & (row < H if i // 2 else row >= 0)
     return row * W + col, on_map
 
 
@@ -117,6 +120,33 @@ def share_of(i: tl.constexpr, x, y):
     return (x if i % 2 else 1.0 - x) * (y if i // 2 else 1.0 - y)
 
 
+@triton.jit
+def parts_of_rows(
+    rows, mask, D: tl.constexpr, DP: tl.constexpr, C: tl.constexpr, LANE: tl.constexpr
+):
+    """Return offsets and mask [C, len(rows), DP / C] of the channels of rows.
+
+    Args:
+        rows, mask: offsets of rows, and whether they exist.
+        D, DP, C: channels, which pad to DP, in C parts.
+        LANE: most channels of a part that a lane reads at once.
+    """
+    d = tl.max_contiguous(tl.arange(0, DP // C), LANE)[None, None, :]
+    d += tl.arange(0, C)[:, None, None] * (DP // C)
+    # No broadcast mask: the interpreter's atomic additions ignore strides.
+    return rows[None, :, None] + d, mask[None, :, None] & (d < D)
+
+
+@triton.jit
+def load_parts(
+    ptr, rows, mask, D: tl.constexpr, DP: tl.constexpr, C: tl.constexpr,
+    LANE: tl.constexpr,
+):  # fmt: skip
+    """Load `parts_of_rows` in fp32."""
+    offsets, mask = parts_of_rows(rows, mask, D, DP, C, LANE)
+    return tl.load(ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+
+
 @kernel
 def _fwd_kernel(
     value_ptr, points_ptr, weights_ptr, reference_ptr, out_ptr,
@@ -124,7 +154,7 @@ def _fwd_kernel(
     H0, W0, H1, W1, H2, W2, H3, W3, H4, W4, H5, W5, H6, W6, H7, W7,
     L: tl.constexpr, P: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     LR: tl.constexpr, COORDS: tl.constexpr, UNIT: tl.constexpr,
-    BQ: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    C: tl.constexpr, BQ: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """Write out (B, Q, M, D). Strides of value are in units of UNIT elements."""
     sides = (H0, W0, H1, W1, H2, W2, H3, W3, H4, W4, H5, W5, H6, W6, H7, W7)
@@ -138,7 +168,7 @@ def _fwd_kernel(
     if COORDS > 0:
         high, total = softmax_statistics(weights_ptr, samples, asks, L * P, BC)
 
-    acc = tl.zeros([BQ * BP, DP], tl.float32)
+    acc = tl.zeros([C, BQ * BP, DP // C], tl.float32)
     start = 0
     for level in tl.static_range(L):
         H, W = sides[2 * level], sides[2 * level + 1]
@@ -157,9 +187,13 @@ def _fwd_kernel(
             for i in tl.static_range(4):
                 pixels, on_map = corner(i, left, top, near, H, W)
                 pixels = (start + pixels).to(tl.int64) * v_s_units * UNIT
-                value = load_rows(value_ptr, pixels, on_map, D, DP)
-                acc += (weight * share_of(i, x, y))[:, None] * value
+                value = load_parts(value_ptr, pixels, on_map, D, DP, C, DP)
+                # A product of weight and share as rows would go through shared memory.
+                share = share_of(i, x, y)[None, :, None]
+                acc += (weight[None, :, None] * share) * value
         start += H * W
-    out = tl.sum(tl.reshape(acc, (BQ, BP, DP)), axis=1)
+    out = tl.sum(tl.reshape(acc, (C, BQ, BP, DP // C)), axis=2)
     queries = first_query + tl.arange(0, BQ)
-    store_rows(out_ptr, out, ((b * Q + queries) * M + m) * D, queries < Q, D, DP)
+    rows = ((b * Q + queries) * M + m) * D
+    offsets, mask = parts_of_rows(rows, queries < Q, D, DP, C, DP)
+    tl.store(out_ptr + offsets, out.to(out_ptr.dtype.element_ty), mask=mask)

@@ -20,8 +20,9 @@ from ..triton import launch
 MAX_HEAD_WIDTH, MAX_LEVELS, MAX_POINTS = 256, 8, 2048
 
 NUM_WARPS = 2  # with more, Triton 3.6 exchanges places of points between warps
-LANE_BYTES = 16  # a lane holds one vector of a tile
-LOGITS = 512  # logits of all rows of a program at a time
+LANE_BYTES = 16  # of a vector
+SECTOR = 32  # bytes that memory reads at once
+LOGITS = 256  # of a program at a time: 4 for each lane of a row
 VALUE_TILE = 1024  # channels of all rows of a program over pixels
 VALUE_POINTS = 8  # points of a pixel that it reads at a time
 WORKSPACE = 2**21  # points that are sorted at a time
@@ -56,8 +57,7 @@ def forward(value, points, weights, reference, *, shapes):
 
         inputs, strides, tile = _prepare(value, points, weights, reference)
         size = value.element_size()
-        # With one row of 2 warps Triton 3.6 to 3.8 spill on sm_80.
-        options = _options(tile, size, 4 if size * D > 512 else NUM_WARPS)
+        options = _options(tile, size, size)
         with torch.cuda.device_of(value):
             _fwd_kernel[(B * M * launch.cdiv(Q, options['BQ']),)](
                 *inputs, out, *strides, Q, M, *_sides(shapes), **options
@@ -72,7 +72,7 @@ def backward(grad, value, points, weights, reference, *, shapes):
     if not B * Q:
         return launch.zeros(value, points, weights, reference)
     inputs, strides, tile = _prepare(value, points, weights, reference)
-    options = _options(tile, 4)  # lanes of 16 bytes of the gradient in fp32
+    options = _options(tile, value.element_size(), 4)
     inputs = grad.contiguous(), *inputs
     dpoints, dweights = (
         torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (points, weights)
@@ -113,13 +113,24 @@ def _prepare(value, points, weights, reference):
     return (value, *tensors), [stride // unit for stride in strides], tile
 
 
-def _options(tile: dict, element_size: int, num_warps: int = NUM_WARPS) -> dict:
-    """Return the options of a launch; a program takes BQ queries and BP points each."""
+def _options(tile: dict, value_size: int, size: int) -> dict:
+    """Return the options of a launch; a program takes BQ queries and BP points each.
+
+    A part of a pixel has a sector or more, and a lane at most 16 channels. Rows that are
+    not aligned have one part: they take more loads, whose registers spill.
+
+    Args:
+        tile: constants of a call.
+        value_size: bytes of an element of value.
+        size: bytes of an element of which a lane takes a vector of each part.
+    """
     DP = launch.power_of_two(tile['D'])
-    rows = max(1, num_warps * 32 * LANE_BYTES // (element_size * DP))
+    is_aligned = tile['UNIT'] * value_size >= LANE_BYTES
+    C = max(1, min(DP * value_size // SECTOR, size)) if is_aligned else 1
+    rows = max(1, C * NUM_WARPS * 32 * LANE_BYTES // (size * DP))
     BP = min(rows, launch.power_of_two(tile['P']))
     BC = min(max(1, LOGITS // rows), launch.power_of_two(tile['L'] * tile['P']))
-    sizes = dict(DP=DP, BQ=rows // BP, BP=BP, BC=BC, num_warps=num_warps)
+    sizes = dict(DP=DP, C=C, BQ=rows // BP, BP=BP, BC=BC, num_warps=NUM_WARPS)
     return tile | sizes | launch.COMPILER
 
 
