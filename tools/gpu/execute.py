@@ -25,7 +25,8 @@ from .machine import BATCH, Code, Machine
 from .memory import TRUNCATED, Fault, GlobalMemory, Reports
 from .ptx import Kernel
 
-Mutation = Callable[[str, str], str]  # of a kernel's name and PTX, returns other PTX
+# Executes PTX with arguments on a memory, in a grid with some bytes of shared memory.
+Run = Callable[[str, Sequence, GlobalMemory, tuple[int, ...], int], 'Executed']
 
 
 class Executed(NamedTuple):
@@ -38,7 +39,7 @@ class Executed(NamedTuple):
     grid: tuple[int, int, int]
     reports: Counter
     counts: Counter
-    digest: int = 0
+    digest: bytes = b''
 
 
 @contextlib.contextmanager
@@ -94,15 +95,22 @@ def _decoded(ptx: str) -> Code:
     return Code(Kernel(ptx))
 
 
+def run_ptx(
+    ptx: str, arguments: Sequence, memory: GlobalMemory, grid: Sequence[int],
+    shared_bytes: int,
+) -> Executed:  # fmt: skip
+    """Execute PTX, see `run_grid`."""
+    code = _decoded(ptx)
+    return run_grid(code, code.kernel.pack(arguments), memory, grid, shared_bytes)
+
+
 @contextlib.contextmanager
-def executed(
-    capability: int, mutation: Mutation | None = None
-) -> Iterator[list[Executed]]:
+def executed(capability: int, run_ptx: Run = run_ptx) -> Iterator[list[Executed]]:
     """Execute the launches of Triton's kernels on tensors of the CPU.
 
     Args:
         capability: of the device to compile for, such as 90.
-        mutation: changes the PTX before it runs.
+        run_ptx: what executes a launch.
     """
     from triton.runtime import JITFunction
 
@@ -112,8 +120,6 @@ def executed(
         values = dict(zip(kernel.arg_names, args, strict=False), **kwargs)
         launch = describe(kernel, args, kwargs, grid)
         compiled = compile_launch(launch, capability, assemble=False)
-        ptx = compiled.asm['ptx']
-        code = _decoded(mutation(launch.kernel, ptx) if mutation else ptx)
         # In tf32x3 what rounding leaves of a number is an operand, too.
         precisions = f'{launch.constants} {compiled.asm["ttir"]}'
         memory = GlobalMemory(Reports(TRUNCATED if 'tf32x3' in precisions else ''))
@@ -121,9 +127,8 @@ def executed(
             memory.address(values[name], name) if value is None else value
             for name, value in launch.arguments.items()
         ]
-        parameters = code.kernel.pack(passed)
-        shared = compiled.metadata.shared
-        launches.append(run_grid(code, parameters, memory, grid, shared))
+        ptx, shared = compiled.asm['ptx'], compiled.metadata.shared
+        launches.append(run_ptx(ptx, passed, memory, grid, shared))
 
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
@@ -137,4 +142,4 @@ def executed(
         yield launches
 
 
-__all__ = ['Executed', 'Fault', 'executed', 'run_grid']
+__all__ = ['Executed', 'Fault', 'executed', 'run_grid', 'run_ptx']

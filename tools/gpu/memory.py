@@ -6,7 +6,7 @@ Two programs of a grid are never in order, except for atomic additions.
 """
 
 import ctypes
-import zlib
+import hashlib
 from collections import Counter
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from .formats import UNSIGNED
 NOBODY, SEVERAL = -1, -2
 WARP = 32
 TRUNCATED = 'a number that a tensor core truncates to TF32'
+WIDEST = 16  # bytes of an access
 GAP = 1 << 32  # between tensors, so that no small mistake ends in another one
 
 
@@ -225,7 +226,9 @@ class GlobalMemory:
         storage = tensor.untyped_storage()
         start = storage.data_ptr()
         if start not in self.starts:
-            base = start if self.real else GAP * (len(self.regions) + 1) + start % 256
+            base = (
+                start if self.real else GAP * (len(self.regions) + 1) + start % WIDEST
+            )
             self.starts[start] = base
             memory = (ctypes.c_uint8 * storage.nbytes()).from_address(start)
             data = np.frombuffer(memory, np.uint8)
@@ -234,12 +237,21 @@ class GlobalMemory:
             self.regions.sort(key=lambda pair: pair[0])
         return self.starts[start] + tensor.data_ptr() - start
 
-    def digest(self) -> int:
+    def digest(self) -> bytes:
         """Return a checksum of all tensors."""
-        found = 0
+        found = hashlib.blake2b()
         for _, region in self.regions:
-            found = zlib.crc32(region.data, found)
-        return found
+            found.update(region.data)
+        return found.digest()
+
+    def bits(self) -> list[np.ndarray]:
+        """Return copies of all tensors, as bytes."""
+        return [region.data.copy() for _, region in self.regions]
+
+    def restore(self, bits: list[np.ndarray]):
+        """Write what `bits` returned."""
+        for (_, region), data in zip(self.regions, bits, strict=True):
+            region.data[:] = data
 
     def parts(self, addresses: np.ndarray, size: int):
         """Yield a region, which accesses are in it (None for all), and their offsets.

@@ -8,7 +8,8 @@ and fences that the compiler writes without a need are left as they are: product
 same sums are in order, and a fence follows stores.
 Prints a row for each mutant, and how many of each kind were noticed. A mutant whose
 launches write the same bits as the kernel's, as with the sign of an added zero, changes
-nothing in that call, and is counted apart.
+nothing in that call, and is counted apart. Of a mutant's call only those launches run
+whose code or bits differ from the kernel's.
 """
 
 import argparse
@@ -22,6 +23,8 @@ import torch
 
 from mmattn.cli.terminal import run_main
 from tools.benchmark.real_shapes import OPERATORS, Call, filled_calls
+from tools.gpu.execute import Executed, Fault, run_ptx
+from tools.gpu.memory import GlobalMemory
 from tools.gpu.prove import Proof, prove
 
 DTYPES = {80: torch.bfloat16, 90: torch.float32}
@@ -39,9 +42,10 @@ def _remove(found: re.Match) -> str:
 
 def _remove_before_use(found: re.Match) -> str | None:
     """Remove what ends products, unless the next ones add to the same sums."""
-    before = PRODUCT.findall(found.string, 0, found.start())
+    waited = found.string.rfind('wgmma.wait_group', 0, found.start())
+    before = PRODUCT.findall(found.string, max(0, waited), found.start())
     after = PRODUCT.search(found.string, found.end())
-    return None if after and before and after[1] == before[-1] else ''
+    return None if after and after[1] in before else ''
 
 
 def _remove_after_store(found: re.Match) -> str | None:
@@ -120,35 +124,59 @@ class Mutant(NamedTuple):
             f'{" ".join(self.text.split())}'
         )
 
-    def apply(self, kernel: str, ptx: str) -> str:
-        """Return the PTX of a launch, changed if it is this kernel."""
-        if ptx != self.ptx:
-            return ptx
-        return ptx[: self.start] + self.text + ptx[self.end :]
+    @property
+    def broken(self) -> str:
+        """Return the changed PTX."""
+        return self.ptx[: self.start] + self.text + self.ptx[self.end :]
 
 
-def mutants(calls: Sequence[Call], count: int, seed: int = 0) -> Iterator[Mutant]:
+class Replay:
+    """Execute each launch once, and write what it wrote where it comes again.
+
+    A mutant runs in place of its kernel, and its first report is a fault.
+    """
+
+    def __init__(self):
+        self.mutant: Mutant | None = None
+        self.done: dict[tuple, tuple[Executed, list]] = {}
+
+    def __call__(
+        self, ptx: str, arguments: Sequence, memory: GlobalMemory, grid, shared_bytes
+    ) -> Executed:
+        if self.mutant and ptx == self.mutant.ptx:
+            launch = self.mutant.broken, arguments, memory, grid, shared_bytes
+            executed = run_ptx(*launch)
+            for report in executed.reports:
+                raise Fault(report)
+            return executed
+        key = ptx, *arguments, grid, memory.digest()
+        if key not in self.done:
+            executed = run_ptx(ptx, arguments, memory, grid, shared_bytes)
+            self.done[key] = executed, memory.bits()
+        executed, bits = self.done[key]
+        memory.restore(bits)
+        return executed
+
+
+def mutants(
+    calls: Sequence[Call], count: int, seed: int, replay: Replay
+) -> Iterator[tuple[Mutant, list[bytes]]]:
     """Yield mutants of some calls, in turn of each kind and way.
 
-    The calls are executed first, to know their kernels.
+    The calls are executed first, to know their kernels. Beside a mutant are the bits
+    that its call writes without it.
     """
     places = defaultdict(list)
     for call in calls:
         for capability, dtype in DTYPES.items():
-            kernels = {}
-
-            def note(kernel: str, ptx: str, kernels=kernels) -> str:
-                kernels[ptx] = kernel
-                return ptx
-
-            prove(call, capability, dtype, note)
+            known = {ptx for ptx, *_ in replay.done}
+            expected = digests(prove(call, capability, dtype, replay))
+            kernels = {key[0]: done.kernel for key, (done, _) in replay.done.items()}
             for ptx, kernel in kernels.items():
-                for kind, ways in KINDS.items():
-                    for way, (pattern, change) in enumerate(ways):
-                        for found in re.finditer(pattern, ptx):
-                            if (text := change(found)) is not None:
-                                place = call, capability, kernel, ptx, *found.span()
-                                places[kind, way].append(Mutant(kind, *place, text))
+                if ptx not in known:
+                    for way, *change in changes(ptx):
+                        mutant = Mutant(way[0], call, capability, kernel, ptx, *change)
+                        places[way].append((mutant, expected))
     generator = random.Random(seed)
     for found in places.values():
         generator.shuffle(found)
@@ -159,29 +187,36 @@ def mutants(calls: Sequence[Call], count: int, seed: int = 0) -> Iterator[Mutant
             yield ways[i // len(KINDS) % len(ways)].pop()
 
 
-def judge(proof: Proof) -> str:
-    """Return how a mutant was noticed, or `MISSED`."""
+def changes(ptx: str) -> Iterator[tuple[tuple[str, int], int, int, str]]:
+    """Yield the kind and way of each change of PTX, its start and end, and its text."""
+    for kind, ways in KINDS.items():
+        for way, (pattern, change) in enumerate(ways):
+            for found in re.finditer(pattern, ptx):
+                if (text := change(found)) is not None:
+                    yield (kind, way), *found.span(), text
+
+
+def judge(proof: Proof, expected: list[bytes]) -> str:
+    """Return how a mutant was noticed, or `MISSED`, or `SAME` for expected bits."""
     if proof.fault:
-        return f'fault: {proof.fault}'
-    if proof.reports:
-        return f'report: {next(iter(proof.reports))}'
-    return MISSED if proof.error <= 1 else f'wrong: {proof.error:.2g} tolerances'
+        return proof.fault
+    if proof.error > 1:
+        return f'wrong: {proof.error:.2g} tolerances'
+    return SAME if digests(proof) == expected else MISSED
 
 
-def digests(proof: Proof) -> list[int]:
+def digests(proof: Proof) -> list[bytes]:
     return [launch.digest for launch in proof.launches]
 
 
 def run(count: int, seed: int = 0, operators: Sequence[str] = OPERATORS) -> list[tuple]:
     """Return mutants, and how each was noticed."""
     calls = [call for name in operators for call in filled_calls(name)]
-    rows = []
-    for mutant in mutants(calls, count, seed):
-        place = mutant.call, mutant.capability, DTYPES[mutant.capability]
-        proof = prove(*place, mutant.apply)
-        verdict = judge(proof)
-        if verdict == MISSED and digests(proof) == digests(prove(*place)):
-            verdict = SAME
+    rows, replay = [], Replay()
+    for mutant, expected in mutants(calls, count, seed, replay):
+        replay.mutant = mutant
+        dtype = DTYPES[mutant.capability]
+        verdict = judge(prove(mutant.call, mutant.capability, dtype, replay), expected)
         rows.append((mutant, verdict))
         print(f'{mutant.kind} | {mutant} | {verdict}', flush=True)
     return rows

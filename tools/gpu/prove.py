@@ -21,7 +21,7 @@ import torch
 
 from mmattn.cli.terminal import command_parser, run_main
 from tools.benchmark.real_shapes import OPERATORS, Call, odd_calls, small_calls
-from tools.gpu.execute import Executed, Fault, Mutation, executed
+from tools.gpu.execute import Executed, Fault, Run, executed, run_ptx
 
 DTYPES = ('bfloat16', 'float32', 'float16')
 TENSOR_CORES = 'mma', 'wgmma'
@@ -44,19 +44,16 @@ class Proof(NamedTuple):
 
 
 def prove(
-    call: Call,
-    capability: int,
-    dtype: torch.dtype,
-    mutation: Mutation | None = None,
+    call: Call, capability: int, dtype: torch.dtype, run_ptx: Run = run_ptx
 ) -> Proof:
     """Execute both passes of a call as compiled for a capability.
 
     Args:
         call, capability, dtype: what to execute.
-        mutation: changes the PTX of kernels.
+        run_ptx: what executes a launch.
     """
     fault, error = '', float('inf')
-    with executed(capability, mutation) as launches:
+    with executed(capability, run_ptx) as launches:
         try:
             error = max(call.errors_on('triton', dtype).values())
         except Fault as found:
