@@ -57,7 +57,9 @@ def forward(value, points, weights, reference, *, shapes):
 
         inputs, strides, tile = _prepare(value, points, weights, reference)
         size = value.element_size()
-        options = _options(tile, size, size)
+        # Rows that are not aligned take more loads, whose registers would spill.
+        channels = 16 if tile['UNIT'] * size >= LANE_BYTES else 8
+        options = _options(tile, size, size, channels)
         with torch.cuda.device_of(value):
             _fwd_kernel[(B * M * launch.cdiv(Q, options['BQ']),)](
                 *inputs, out, *strides, Q, M, *_sides(shapes), **options
@@ -113,20 +115,19 @@ def _prepare(value, points, weights, reference):
     return (value, *tensors), [stride // unit for stride in strides], tile
 
 
-def _options(tile: dict, value_size: int, size: int) -> dict:
+def _options(tile: dict, value_size: int, size: int, channels: int = 16) -> dict:
     """Return the options of a launch; a program takes BQ queries and BP points each.
 
-    A part of a pixel has a sector or more, and a lane at most 16 channels. Rows that are
-    not aligned have one part: they take more loads, whose registers spill.
+    A part of a pixel has a sector or more.
 
     Args:
         tile: constants of a call.
         value_size: bytes of an element of value.
         size: bytes of an element of which a lane takes a vector of each part.
+        channels: most that a lane takes.
     """
     DP = launch.power_of_two(tile['D'])
-    is_aligned = tile['UNIT'] * value_size >= LANE_BYTES
-    C = max(1, min(DP * value_size // SECTOR, size)) if is_aligned else 1
+    C = max(1, min(DP * value_size // SECTOR, channels * size // LANE_BYTES))
     rows = max(1, C * NUM_WARPS * 32 * LANE_BYTES // (size * DP))
     BP = min(rows, launch.power_of_two(tile['P']))
     BC = min(max(1, LOGITS // rows), launch.power_of_two(tile['L'] * tile['P']))
