@@ -229,6 +229,31 @@ def test_small_shares_in_half_precision(setup):
 
 
 @both_backends
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize('place', [0, 65, 66])
+def test_one_key_may_take_all(setup, dtype, place):
+    """The last block has three keys."""
+    function, (q, k, v, *bias) = setup(K=67, D=7, dtype=dtype)
+    k = torch.zeros_like(k)
+    k[:, place] = 30
+    out = function(torch.full_like(q, 30), k, v, *bias)
+    assert torch.equal(out, v[:, place, None].expand_as(out))
+
+
+@pytest.mark.parametrize(
+    'backend', [pytest.param('cpp', marks=compiled_extension.NEEDED)]
+)
+@pytest.mark.usefixtures('setup')
+def test_logarithms_of_rounded_shares():
+    """Shares rounded down would have sums that are 0.3 % too small."""
+    q, k, v = (torch.randn(1, n, 2, 32).bfloat16() for n in (35, 131, 131))
+    bias = torch.zeros(1, 1, 131, 2), torch.zeros(2, 1, 1)
+    statistics = cpp_impl.forward(q, k, v, *bias, grid=GRID, align_corners=True)[1]
+    scores = torch.einsum('bnmd,bsmd->bmns', q.double(), k.double()) * 32**-0.5
+    assert (statistics[..., 0] - scores.logsumexp(-1)).abs().max() < 1e-3
+
+
+@both_backends
 @both_tables
 def test_nan_in_a_query_stays_there(setup, table_size):
     function, inputs = setup(table_size=table_size)

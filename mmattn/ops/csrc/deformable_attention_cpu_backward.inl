@@ -123,6 +123,8 @@ class Gradients {
       int64_t count) {
     const int64_t vectors = num_vectors(count), padded = round_up(keys, kRows);
     const int64_t depth = (count + kStep - 1) / kStep;  // of products over queries
+    Places tops, rows;
+    tops.find(head_.y, first, head_.ys + s, keys, -2, call_.Th);
     std::memset(sums_, 0, keys * window_ * kTile * sizeof(float));
     std::memset(shared_sums_, 0, keys * window_ * kTile * sizeof(float));
     for (int64_t row = first; row < last; ++row) {
@@ -133,41 +135,43 @@ class Gradients {
       for (int64_t v = 0; v < vectors; ++v) {
         const Floats lse = load(lse_ + r * kTile + v * kLanes);
         for (int64_t i = 0; i < keys; ++i) {
-          float* const share = shares_ + i * kTile + v * kLanes;
+          float* const share = shares_ + i * kPitch + v * kLanes;
           const Floats x = load(share) - lse;
           store(share, kPairs ? coarse_exp(x) : exp(x));
-          store(dscores_ + i * kTile + v * kLanes, Floats{});
+          store(dscores_ + i * kPitch + v * kLanes, Floats{});
         }
       }
-      add_product_of<kTileRows, true, kPairs>(padded, DP / kLanes,
+      add_product_of<kPitch / kStep, true, kPairs>(padded, DP / kLanes,
           by_queries(shares_, keys, vectors), 1, grad_rows_ + r * kTileRows * DP, DP,
           depth, dvalues_ + s * DP, DP);
       head_.multiply_rows(
           values_, s, keys, grads_ + r * head_.depth * kTile, vectors, dscores_, 1);
+      rows.find(head_.y, row, head_.ys + s, keys, -2, call_.Th);
       for (int64_t i = 0; i < keys; ++i) {
-        add_to_row_of_table(s + i, i, first, row, vectors);
+        const int64_t line = rows.index[i] - tops.index[i];
+        add_to_row_of_table(i, line, rows.share[i], delta_ + r * kTile, vectors);
       }
-      add_product_of<kTileRows, true, kPairs>(padded, DP / kLanes,
+      add_product_of<kPitch / kStep, true, kPairs>(padded, DP / kLanes,
           by_queries(dscores_, keys, vectors), 1, query_rows_ + r * kTileRows * DP, DP,
           depth, dkeys_ + s * DP, DP, scale_);
       if constexpr (kPairs) {
         pair_keys(keys, vectors);
       }
       add_product_of<1, true, kPairs>(DP, vectors, key_rows_ + s / kStep * DP, DP,
-          dscores_, kTile, (keys + kStep - 1) / kStep, dqueries_ + r * DP * kTile,
+          dscores_, kPitch, (keys + kStep - 1) / kStep, dqueries_ + r * DP * kTile,
           kTile);
     }
   }
 
-  // Returns maps (keys, kTileRows), in which neighboring queries are pairs.
+  // Returns maps (keys, kPitch / kStep), in which neighboring queries are pairs.
   const float* by_queries(const float* maps, int64_t keys, int64_t vectors) {
     if constexpr (!kPairs) {
       return maps;
     }
     for (int64_t i = 0; i < keys; ++i) {
       for (int64_t v = 0; v < vectors; ++v) {
-        write_pairs(load(maps + i * kTile + v * kLanes),
-            words_ + i * kTileRows + v * kLanes / kStep);
+        write_pairs(load(maps + i * kPitch + v * kLanes),
+            words_ + (i * kPitch + v * kLanes) / kStep);
       }
     }
     return words_;
@@ -177,9 +181,9 @@ class Gradients {
   void pair_keys(int64_t keys, int64_t vectors) {
     for (int64_t i = 0; i < keys; i += 2) {
       for (int64_t lane = 0; lane < vectors * kLanes; lane += kLanes) {
-        const float* const from = dscores_ + i * kTile + lane;
-        store(dscores_ + i / 2 * kTile + lane,
-            pair(load(from), i + 1 < keys ? load(from + kTile) : Floats{}));
+        const float* const from = dscores_ + i * kPitch + lane;
+        store(dscores_ + i / 2 * kPitch + lane,
+            pair(load(from), i + 1 < keys ? load(from + kPitch) : Floats{}));
       }
     }
   }
@@ -191,19 +195,19 @@ class Gradients {
   // Multiplies the gradients by the shares, and adds them to the gradients of the row of the
   // table that a row of queries lies in.
   MMATTN_INLINE void add_to_row_of_table(
-      int64_t key, int64_t i, int64_t first, int64_t row, int64_t vectors) {
-    const Place place = row_of_table(key, row);
-    const int64_t line = place.index - row_of_table(key, first).index;
+      int64_t i, int64_t line, float next, const float* deltas, int64_t vectors) {
     float* const sums = sums_ + (i * window_ + line) * kTile;
     float* const shared = shared_sums_ + (i * window_ + line) * kTile;
-    const float* const deltas = delta_ + (row - first) * kTile;
     for (int64_t lane = 0; lane < vectors * kLanes; lane += kLanes) {
-      float* const dscore = dscores_ + i * kTile + lane;
+      float* const dscore = dscores_ + i * kPitch + lane;
       const Floats change = load(dscore) - load(deltas + lane);
-      const Floats ds = change * load(shares_ + i * kTile + lane);
+      const Floats ds = change * load(shares_ + i * kPitch + lane);
       store(dscore, ds);
+      if (call_.is_plain()) {
+        continue;
+      }
       store(sums + lane, load(sums + lane) + ds);
-      store(shared + lane, load(shared + lane) + place.share * ds);
+      store(shared + lane, load(shared + lane) + next * ds);
     }
   }
 
@@ -226,25 +230,37 @@ class Gradients {
         columns_[n * line_ + line + 1] = shared_columns_[n * line_ + line + 1] = 0;
       }
     }
-    Floats dx{}, dy{};
+    Place places[kTile];
     for (int64_t n = 0; n < count; ++n) {
-      const Place place =
-          place_of(head_.x.point(column + n, head_.xs[key]), -2, call_.Tw);
-      const float* const low = table_ + (place.index + 2) * height_ + top + 2;
-      float* const dlow = dtable_ + (place.index + 2) * height_ + top + 2;
-      for (int64_t line = 0; line <= lines; line += kLanes) {
-        const float* const shared_column = shared_columns_ + n * line_ + line;
-        const Floats sum = load(columns_ + n * line_ + line + 1);
-        const Floats d = sum - load(shared_column + 1) + load(shared_column);
-        const Floats a = load(low + line);
-        const Floats change = load(low + height_ + line) - a;
-        const Floats next = load(low + line + 1);
-        const Floats next_change = load(low + height_ + line + 1) - next;
-        dx += d * change;
-        dy += sum * (next - a + place.share * (next_change - change));
-        store(dlow + line, load(dlow + line) + (1 - place.share) * d);
-        float* const dhigh = dlow + height_ + line;
-        store(dhigh, load(dhigh) + place.share * d);
+      places[n] = place_of(head_.x.point(column + n, head_.xs[key]), -2, call_.Tw);
+    }
+    Floats dx{}, dy{};
+    for (int64_t line = 0; line <= lines; line += kLanes) {
+      // Neighbors often lie between the same columns of the table, or the next ones, whose
+      // first is at hand.
+      Floats high{};
+      for (int64_t n = 0; n < count;) {
+        const int64_t index = places[n].index;
+        const int64_t at = (index + 2) * height_ + top + 2 + line;
+        const Floats a = load(table_ + at), next = load(table_ + at + 1);
+        const Floats change = load(table_ + at + height_) - a;
+        const Floats slope = next - a;
+        const Floats slope_change = load(table_ + at + height_ + 1) - next - change;
+        const bool is_next = n > 0 && places[n - 1].index + 1 == index;
+        Floats low = is_next ? high : load(dtable_ + at);
+        high = load(dtable_ + at + height_);
+        for (; n < count && places[n].index == index; ++n) {
+          const float share = places[n].share;
+          const float* const shared_column = shared_columns_ + n * line_ + line;
+          const Floats sum = load(columns_ + n * line_ + line + 1);
+          const Floats d = sum - load(shared_column + 1) + load(shared_column);
+          dx += d * change;
+          dy += sum * (slope + share * slope_change);
+          low += (1 - share) * d;
+          high += share * d;
+        }
+        store(dtable_ + at, low);
+        store(dtable_ + at + height_, high);
       }
     }
     dplace[0] += static_cast<float>(head_.x.slope()) * sum_lanes(dx);
@@ -269,9 +285,9 @@ class Gradients {
   Buffer<float> dqueries_{rows_ * DP * kTile}, lse_{rows_ * kTile};
   Buffer<float> delta_{rows_ * kTile}, key_rows_{keys_ * DP}, values_{keys_ * D};
   Buffer<float> dkeys_{keys_ * DP}, dvalues_{keys_ * DP};
-  Buffer<float> shares_{kBackwardBlock * kTile + kLanes};
-  Buffer<float> dscores_{kBackwardBlock * kTile + kLanes};
-  Buffer<float> words_{kBackwardBlock * kTile};
+  Buffer<float> shares_{kBackwardBlock * kPitch};
+  Buffer<float> dscores_{kBackwardBlock * kPitch};
+  Buffer<float> words_{kBackwardBlock * kPitch / kStep};
   // By row of the table: gradients of scores, and these times the share of the next row.
   Buffer<float> sums_{kBackwardBlock * window_ * kTile};
   Buffer<float> shared_sums_{kBackwardBlock * window_ * kTile};

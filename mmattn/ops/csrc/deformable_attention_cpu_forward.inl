@@ -32,7 +32,7 @@ class Attention {
         exponentiate(keys, s == 0, v * kLanes);
       }
       add_product_of<1, true, kPairs>(head.DP, vectors,
-          head.values + s / kStep * head.DP, head.DP, scores_, kTile,
+          head.values + s / kStep * head.DP, head.DP, scores_, kPitch,
           (keys + kStep - 1) / kStep, values, kTile);
     }
     for (int64_t v = 0; v < vectors; ++v) {
@@ -81,25 +81,27 @@ class Attention {
   // and updates the statistics.
   MMATTN_INLINE void exponentiate(int64_t keys, bool is_first, int64_t lane) {
     const Floats old = load(top + lane);
-    Floats largest = old;
-    for (int64_t s = 0; s < keys; ++s) {
-      largest = maximum(load(scores_ + s * kTile + lane), largest);
+    const float* const scores = scores_ + lane;
+    Floats largest = maximum(load(scores + (keys - 1) * kPitch), old);
+    for (int64_t s = 1; s < keys; s += 2) {  // each step waits for the one before
+      const float* const score = scores + s * kPitch;
+      largest = maximum(maximum(load(score - kPitch), load(score)), largest);
     }
     Floats sum{};
+    if (keys % kStep) {
+      store(scores_ + keys * kPitch + lane, broadcast(-1e30f));  // of no key
+    }
     for (int64_t s = 0; s < keys; s += kStep) {
-      const float* const score = scores_ + s * kTile + lane;
+      const float* const score = scores_ + s * kPitch + lane;
       Floats share;
       if constexpr (kPairs) {
-        const Floats own = coarse_exp(load(score) - largest);
-        const Floats next =
-            s + 1 < keys ? coarse_exp(load(score + kTile) - largest) : Floats{};
-        sum += own + next;
-        share = pair(own, next);
+        share = pair_exp(load(score) - largest, load(score + kPitch) - largest);
+        sum = add_pairs(sum, ones, share);
       } else {
         share = exp(load(score) - largest);
         sum += share;
       }
-      store(scores_ + s / kStep * kTile + lane, share);
+      store(scores_ + s / kStep * kPitch + lane, share);
     }
     if (is_first) {
       store(total + lane, sum);
@@ -115,8 +117,9 @@ class Attention {
   }
 
   const float scale = 1 / std::sqrt(static_cast<float>(head.D));
+  const float ones = pair(broadcast(1), broadcast(1))[0];
   Segment segments_[kTile];
-  Buffer<float> scores_{kBlock * kTile + kLanes}, row_{head.DP};
+  Buffer<float> scores_{kBlock * kPitch}, row_{head.DP};
 };
 
 // Computes some tiles of all images and heads.

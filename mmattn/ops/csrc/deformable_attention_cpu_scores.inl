@@ -5,6 +5,7 @@ namespace {
 
 constexpr int kBlock = 64;  // keys
 constexpr int kBackwardBlock = 32;  // keys
+constexpr int kPitch = kTile + kLanes;  // of scores of a tile, with room for a vector
 
 // Where queries of one side lie in the table, in double: float leaves few digits for a
 // fraction in a large table.
@@ -139,75 +140,79 @@ class Head {
     }
   }
 
-  // Writes a vector of biases of key s of some.
+  // Reads numbers between two rows of the table.
+  MMATTN_INLINE Floats between(int64_t at, float share) const {
+    return load(table_ + at) + broadcast(share) * load(slopes_ + at);
+  }
+
+  // Writes some vectors of biases of key s of some.
   template <Step kStep>
-  MMATTN_INLINE void write_bias(
-      const Places& rows, const Places& columns, int64_t s, float* to) const {
+  MMATTN_INLINE void write_bias(const Places& rows, const Places& columns, int64_t s,
+      int64_t vectors, float* to) const {
     const float row_share = rows.share[s], column_share = columns.share[s];
-    const int64_t at = rows.index[s] * width_ + columns.index[s];
-    const float* const numbers = table_ + origin_ + at;
-    const float* const changes = slopes_ + origin_ + at;
-    const Floats share_y = broadcast(row_share);
-    Floats bias;
-    if constexpr (kStep == Step::kLarge) {
-      for (int i = 0; i < kLanes; ++i) {
-        // Double, as float leaves few digits for a fraction of a long way.
-        const double point = column_share + i * x.step, last = reach_ - 1;
-        const int j = point > 0 ? static_cast<int>(point < last ? point : last) : 0;
-        const float a = numbers[j] + row_share * changes[j];
-        const float b = numbers[j + 1] + row_share * changes[j + 1];
-        bias[i] = a + static_cast<float>(point - j) * (b - a);
+    const int64_t at = origin_ + rows.index[s] * width_ + columns.index[s];
+    Floats a = between(at, row_share);
+    if constexpr (kStep == Step::kUnit) {
+      for (int64_t v = 0; v < vectors; ++v) {
+        const Floats next = between(at + (v + 1) * kLanes, row_share);
+        store(to + v * kLanes, a + column_share * (shift(a, next) - a));
+        a = next;
       }
-    } else {
-      const Floats a = load(numbers) + share_y * load(changes);
-      const Floats b = load(numbers + 1) + share_y * load(changes + 1);
-      if constexpr (kStep == Step::kUnit) {
-        bias = a + column_share * (b - a);
-      } else {
-        const Floats numbers_of_lanes = __builtin_convertvector(kLaneNumbers, Floats);
-        const Floats points =
-            column_share + numbers_of_lanes * static_cast<float>(x.step);
+    } else if constexpr (kStep == Step::kSmall) {
+      const Floats b = between(at + 1, row_share);
+      const float step = static_cast<float>(x.step);
+      const Floats steps = step * __builtin_convertvector(kLaneNumbers, Floats);
+      for (int64_t v = 0; v < vectors; ++v) {
+        const Floats points = column_share + v * kLanes * step + steps;
         Ints index = __builtin_convertvector(points, Ints);
         index = index < kLanes - 1 ? index : kLanes - 1 - Ints{};
         const Floats share = points - __builtin_convertvector(index, Floats);
         const Floats low = permute(a, index);
-        bias = low + share * (permute(b, index) - low);
+        store(to + v * kLanes, low + share * (permute(b, index) - low));
+      }
+    } else {
+      const float* const numbers = table_ + at;
+      const float* const changes = slopes_ + at;
+      for (int i = 0; i < kLanes; ++i) {
+        // Double, as float leaves few digits for a fraction of a long way.
+        const double point = column_share + i * x.step, last = reach_ - 1;
+        const int j = point > 0 ? static_cast<int>(point < last ? point : last) : 0;
+        const float low = numbers[j] + row_share * changes[j];
+        const float high = numbers[j + 1] + row_share * changes[j + 1];
+        to[i] = low + static_cast<float>(point - j) * (high - low);
       }
     }
-    store(to, bias);
   }
 
-  // Writes biases in rows of kTile. Vectors reach into what is written after them.
+  // Writes biases in rows of kPitch. Vectors reach into what is written after them.
   template <Step kStep>
   void write_biases_of(int64_t first, int64_t count, const Segment* segments,
       int num_segments, float* to) const {
-    Places rows[kTile], columns[kTile];
-    for (int i = 0, vector = 0; i < num_segments; ++i) {
+    Places rows, columns;
+    for (int i = 0; i < num_segments; ++i) {
       const Segment& at = segments[i];
-      rows[i].find(y, at.row, ys + first, count, -2, call.Th);
-      for (int64_t lane = 0; lane < at.count; lane += kLanes) {
+      rows.find(y, at.row, ys + first, count, -2, call.Th);
+      for (int64_t lane = 0; lane < at.count; lane += spread_) {
         const double lowest = -(reach_ + 1);
-        columns[vector++].find(x, at.column + lane, xs + first, count, lowest, call.Tw);
-      }
-    }
-    for (int64_t s = 0; s < count; ++s) {
-      for (int i = 0, vector = 0; i < num_segments; ++i) {
-        float* const begin = to + s * kTile + segments[i].lane;
-        for (int64_t lane = 0; lane < segments[i].count; lane += kLanes) {
-          write_bias<kStep>(rows[i], columns[vector++], s, begin + lane);
+        columns.find(x, at.column + lane, xs + first, count, lowest, call.Tw);
+        const int64_t rest = at.count - lane;
+        const int64_t vectors = num_vectors(rest < spread_ ? rest : spread_);
+        for (int64_t s = 0; s < count; ++s) {
+          write_bias<kStep>(
+              rows, columns, s, vectors, to + s * kPitch + at.lane + lane);
         }
       }
     }
   }
 
-  // Makes the scores of some keys, in rows of kTile, and rows of no key up to a
+  // Makes the scores of some keys, in rows of kPitch, and rows of no key up to a
   // multiple of kRows. The segments are of `vectors` vectors of queries, whose products
   // with keys a factor scales.
   void make_scores(int64_t first, int64_t count, const Segment* segments,
       int num_segments, const float* queries, int64_t vectors, float* to,
       float factor) const {
     if (call.is_plain()) {
-      std::memset(to, 0, count * kTile * sizeof(float));
+      std::memset(to, 0, count * kPitch * sizeof(float));
     } else if (step == Step::kUnit) {
       write_biases_of<Step::kUnit>(first, count, segments, num_segments, to);
     } else if (step == Step::kSmall) {
@@ -223,7 +228,7 @@ class Head {
       const float* queries, int64_t vectors, float* to, float factor) const {
     for (int64_t s = 0; s < count; s += kRows) {
       add_product_of<1, true, kPairs>(kRows, vectors, rows + (first + s) * depth, kRows,
-          queries, kTile, depth, to + s * kTile, kTile, factor);
+          queries, kTile, depth, to + s * kPitch, kPitch, factor);
     }
   }
 
@@ -242,9 +247,15 @@ class Head {
     return table + origin_ + i * width_;
   }
 
-  // Numbers that a vector reads; row with its margins; origin of a table with these.
+  // Queries whose numbers are read from one place, which a vector holds for small steps;
+  // numbers read from there; row with its margins; origin of a table with these.
+  const double spread_of_vector_ =
+      step == Step::kSmall ? 1 + (kLanes - 1) / x.step : kLanes;
+  const int64_t spread_ = step == Step::kUnit || spread_of_vector_ >= kTile
+      ? kTile
+      : (int64_t)spread_of_vector_ / kLanes * kLanes;
   const int64_t reach_ =
-      step == Step::kLarge ? 2 + (int64_t)(1 + kLanes * x.step) : kLanes;
+      step == Step::kLarge ? 2 + (int64_t)(1 + kLanes * x.step) : kTile + kLanes;
   const int64_t width_ = call.Tw + 2 * (reach_ + 1), origin_ = 2 * width_ + reach_ + 1;
   const int64_t keys_ = round_up(call.K, kBlock), table_size_ = width_ * (call.Th + 3);
 

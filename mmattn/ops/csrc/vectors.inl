@@ -4,6 +4,7 @@ namespace {
 
 typedef float Floats __attribute__((vector_size(VECTOR_BYTES)));
 typedef int32_t Ints __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint32_t Words __attribute__((vector_size(VECTOR_BYTES)));
 constexpr int kLanes = VECTOR_BYTES / 4;
 
 #if VECTOR_BYTES == 16
@@ -90,7 +91,6 @@ MMATTN_INLINE Floats load_as_float(const T* from) {
     return load(from);
   } else if constexpr (std::is_same_v<T, BFloat16>) {
     typedef uint16_t Shorts __attribute__((vector_size(VECTOR_BYTES / 2)));
-    typedef uint32_t Words __attribute__((vector_size(VECTOR_BYTES)));
     Shorts bits;
     std::memcpy(&bits, from, sizeof(bits));
     return (Floats)(__builtin_convertvector(bits, Words) << 16);
@@ -111,14 +111,12 @@ MMATTN_INLINE Floats load_as_float(const T* from) {
 
 // Rounds numbers to pairs of bfloat16, those of `low` in the lower halves of words.
 MMATTN_INLINE Floats pair(Floats low, Floats high) {
-  typedef uint32_t Words __attribute__((vector_size(VECTOR_BYTES)));
   const Words a = (Words)low + 0x8000, b = (Words)high + 0x8000;
   return (Floats)(a >> 16 | (b & 0xffff0000));
 }
 
 // Writes numbers rounded to bfloat16, side by side: pairs of neighbors.
 MMATTN_INLINE void write_pairs(Floats x, float* to) {
-  typedef uint32_t Words __attribute__((vector_size(VECTOR_BYTES)));
   typedef uint16_t Shorts __attribute__((vector_size(VECTOR_BYTES / 2)));
   const Shorts halves = __builtin_convertvector(((Words)x + 0x8000) >> 16, Shorts);
   std::memcpy(to, &halves, sizeof(halves));
@@ -217,6 +215,18 @@ MMATTN_INLINE Floats permute(Floats x, Ints index) {
 #endif
 }
 
+// Returns lanes of a from the second on, then the first of b.
+MMATTN_INLINE Floats shift(Floats a, Floats b) {
+#if VECTOR_BYTES == 64
+  return (Floats)_mm512_alignr_epi32((__m512i)b, (__m512i)a, 1);
+#elif VECTOR_BYTES == 32
+  const __m256 middle = _mm256_permute2f128_ps(a, b, 0x21);
+  return (Floats)_mm256_alignr_epi8((__m256i)middle, (__m256i)a, 4);
+#else
+  return Floats{a[1], a[2], a[3], b[0]};
+#endif
+}
+
 // Returns the sum of the lanes of each of four vectors.
 MMATTN_INLINE Four sum_lanes(Floats a, Floats b, Floats c, Floats d) {
   const Floats ab = pairs<0, 1>(a, b) + pairs<2, 3>(a, b);
@@ -274,15 +284,22 @@ MMATTN_INLINE Floats exp(Floats x) {
 }
 
 // e^x to 1e-4 of it, and 1 for 0, where it is rounded to bfloat16.
-MMATTN_INLINE Floats coarse_exp(Floats x) {
+MMATTN_INLINE Floats coarse_exp(Floats x, float one = 1) {
 #if VECTOR_BYTES == 64
   const Floats y = x * 1.44269504f;
   const Floats r = _mm512_reduce_ps(y, 1);  // y - floor(y); scalef takes the floor, too
   const Floats p = (r * 0.07706705f + 0.22764498f) * r + 0.69511679f;
-  return _mm512_scalef_ps(p * r + 1.0f, y);
+  return _mm512_scalef_ps(p * r + one, y);
 #else
   return exp(x);
 #endif
+}
+
+// Returns e^x as pairs of bfloat16: 2^-8 is half a unit in the last place of 1 to 2.
+MMATTN_INLINE Floats pair_exp(Floats low, Floats high) {
+  const Words a = (Words)coarse_exp(low, 1 + 0x1p-8f);
+  const Words b = (Words)coarse_exp(high, 1 + 0x1p-8f);
+  return (Floats)(a >> 16 | (b & 0xffff0000));
 }
 
 }  // namespace
