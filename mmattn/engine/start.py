@@ -114,9 +114,9 @@ def settle_start(cfg: Config) -> Start:
         ValueError: there is no file of another name.
     """
     whole = cfg.get('load_from')
-    last = Path(cfg.work_dir, 'last_checkpoint')
-    if whole is None and cfg.get('resume') and last.is_file():
-        whole = f'the last checkpoint in {cfg.work_dir}'
+    if whole is None and cfg.get('resume'):
+        if Path(cfg.work_dir, 'last_checkpoint').is_file():
+            whole = f'the last checkpoint in {cfg.work_dir}'
     backbone = cfg.model.get('backbone') or {}
     own = _pretrained(backbone)
     if whole is not None:
