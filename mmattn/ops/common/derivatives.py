@@ -65,6 +65,7 @@ def check_cotangent(operator: str, grad: Tensor):
 
 
 def _has_tangent(*tensors: Tensor | None) -> bool:
-    return any(
-        x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors
-    )
+    for x in tensors:
+        if x is not None and forward_ad.unpack_dual(x).tangent is not None:
+            return True
+    return False
