@@ -26,7 +26,7 @@ COMMAND = re.compile(r'^    ((?:mmattn|python|pip|make) .*)$|`(mmattn [^`]+)`', 
 LEFT_OUT = {
     '^(pip|make) |--install': 'installs, or is a job of its own',
     r'^mmattn web|http\.server': 'runs until it is stopped; see tests/test_web',
-    r'datasets\.hela|tools.converters|_lite0|://': 'needs a network',
+    r'datasets\.hela|tools.converters|_lite0|small_data|://': 'needs a network',
     'weights (get|verify)|data prepare': 'needs a network',
     r'ivit_t_3x_coco': 'needs COCO',
     r'^mmattn test (pvt|classification)': 'needs ImageNet',
