@@ -240,6 +240,18 @@ def test_one_key_may_take_all(setup, dtype, place):
     assert torch.equal(out, v[:, place, None].expand_as(out))
 
 
+@both_backends
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize('score', [-1e25, -1e37])
+def test_equally_low_scores_average(setup, dtype, score):
+    """Nothing that fills a block may count as a higher score."""
+    sizes = dict(K=67, D=1, table_size=(1, 1))
+    function, (q, k, v, *bias) = setup(dtype=dtype, **sizes)
+    out = function(torch.ones_like(q), torch.full_like(k, score), v, *bias)
+    expected = v.double().mean(1, keepdim=True).expand_as(out)
+    torch.testing.assert_close(out.double(), expected, atol=2**-8, rtol=0)
+
+
 @pytest.mark.parametrize(
     'backend', [pytest.param('cpp', marks=compiled_extension.NEEDED)]
 )

@@ -23,7 +23,7 @@ class Attention {
     }
     values.fill(0);
     total.fill(0);
-    top.fill(-std::numeric_limits<float>::infinity());
+    top.fill(-kInfinity);
     for (int64_t s = 0; s < call.K; s += kBlock) {
       const int64_t keys = call.K - s < kBlock ? call.K - s : kBlock;
       head.make_scores(
@@ -83,13 +83,13 @@ class Attention {
     const Floats old = load(top + lane);
     const float* const scores = scores_ + lane;
     Floats largest = maximum(load(scores + (keys - 1) * kPitch), old);
-    for (int64_t s = 1; s < keys; s += 2) {  // each step waits for the one before
+    for (int64_t s = 1; s < keys; s += 2) {  // two, as a step waits for the one before
       const float* const score = scores + s * kPitch;
       largest = maximum(maximum(load(score - kPitch), load(score)), largest);
     }
     Floats sum{};
     if (keys % kStep) {
-      store(scores_ + keys * kPitch + lane, broadcast(-1e30f));  // of no key
+      store(scores_ + keys * kPitch + lane, broadcast(-kInfinity));  // of no key
     }
     for (int64_t s = 0; s < keys; s += kStep) {
       const float* const score = scores_ + s * kPitch + lane;

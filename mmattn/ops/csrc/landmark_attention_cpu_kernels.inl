@@ -223,7 +223,7 @@ class Part {
   void hide_padding(int64_t count) {
     for (int64_t i = 0; i < E * L; ++i) {
       for (int64_t lane = count; lane < width_; ++lane) {
-        shares_[i * width_ + lane] = -std::numeric_limits<float>::infinity();
+        shares_[i * width_ + lane] = -kInfinity;
       }
     }
   }

@@ -1,7 +1,6 @@
 // Keys and values of a head as rows of float32, and which of them a query sees.
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kCanceled = 8;  // limit of the weight taken out over the weight left
 constexpr int64_t kAhead = 12;  // tokens that are asked for before they are read
 constexpr int64_t kChunk = 32;  // tokens of a dense row that are read at a time

@@ -6,6 +6,7 @@ typedef float Floats __attribute__((vector_size(VECTOR_BYTES)));
 typedef int32_t Ints __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint32_t Words __attribute__((vector_size(VECTOR_BYTES)));
 constexpr int kLanes = VECTOR_BYTES / 4;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 #if VECTOR_BYTES == 16
 constexpr Ints kLaneNumbers = {0, 1, 2, 3};
