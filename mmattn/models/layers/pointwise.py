@@ -1,13 +1,11 @@
 """Linear layers and activations that act on each pixel separately."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from mmattn.ops import pointwise_linear
 from mmattn.ops.common.derivatives import runs_eagerly
-from mmattn.ops.common.pointwise_linear import NARROW_BLAS
 from mmattn.ops.common.recompute import recomputed
 from mmattn.ops.common.star_relu import has_kernel
 
@@ -20,9 +18,7 @@ class PointwiseLinear(nn.Linear):
     """`nn.Linear` through `ops.pointwise_linear`, with the same parameters."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if NARROW_BLAS or torch.is_grad_enabled():
-            return pointwise_linear(x, self.weight, self.bias)
-        return F.linear(x, self.weight, self.bias)
+        return pointwise_linear(x, self.weight, self.bias)
 
 
 class PointwiseMlp(nn.Module):
