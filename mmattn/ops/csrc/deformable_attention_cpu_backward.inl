@@ -230,37 +230,25 @@ class Gradients {
         columns_[n * line_ + line + 1] = shared_columns_[n * line_ + line + 1] = 0;
       }
     }
-    Place places[kTile];
-    for (int64_t n = 0; n < count; ++n) {
-      places[n] = place_of(head_.x.point(column + n, head_.xs[key]), -2, call_.Tw);
-    }
     Floats dx{}, dy{};
-    for (int64_t line = 0; line <= lines; line += kLanes) {
-      // Neighbors often lie between the same columns of the table, or the next ones, whose
-      // first is at hand.
-      Floats high{};
-      for (int64_t n = 0; n < count;) {
-        const int64_t index = places[n].index;
-        const int64_t at = (index + 2) * height_ + top + 2 + line;
-        const Floats a = load(table_ + at), next = load(table_ + at + 1);
-        const Floats change = load(table_ + at + height_) - a;
-        const Floats slope = next - a;
-        const Floats slope_change = load(table_ + at + height_ + 1) - next - change;
-        const bool is_next = n > 0 && places[n - 1].index + 1 == index;
-        Floats low = is_next ? high : load(dtable_ + at);
-        high = load(dtable_ + at + height_);
-        for (; n < count && places[n].index == index; ++n) {
-          const float share = places[n].share;
-          const float* const shared_column = shared_columns_ + n * line_ + line;
-          const Floats sum = load(columns_ + n * line_ + line + 1);
-          const Floats d = sum - load(shared_column + 1) + load(shared_column);
-          dx += d * change;
-          dy += sum * (slope + share * slope_change);
-          low += (1 - share) * d;
-          high += share * d;
-        }
-        store(dtable_ + at, low);
-        store(dtable_ + at + height_, high);
+    for (int64_t n = 0; n < count; ++n) {
+      const Place place =
+          place_of(head_.x.point(column + n, head_.xs[key]), -2, call_.Tw);
+      const float* const low = table_ + (place.index + 2) * height_ + top + 2;
+      float* const dlow = dtable_ + (place.index + 2) * height_ + top + 2;
+      for (int64_t line = 0; line <= lines; line += kLanes) {
+        const float* const shared_column = shared_columns_ + n * line_ + line;
+        const Floats sum = load(columns_ + n * line_ + line + 1);
+        const Floats d = sum - load(shared_column + 1) + load(shared_column);
+        const Floats a = load(low + line);
+        const Floats change = load(low + height_ + line) - a;
+        const Floats next = load(low + line + 1);
+        const Floats next_change = load(low + height_ + line + 1) - next;
+        dx += d * change;
+        dy += sum * (next - a + place.share * (next_change - change));
+        store(dlow + line, load(dlow + line) + (1 - place.share) * d);
+        float* const dhigh = dlow + height_ + line;
+        store(dhigh, load(dhigh) + place.share * d);
       }
     }
     dplace[0] += static_cast<float>(head_.x.slope()) * sum_lanes(dx);
