@@ -142,7 +142,7 @@ class CocoMetric(MMDetCocoMetric):
             for item, value in zip(ITEMS, figures, strict=True):
                 if self.metric_items is None or item in self.metric_items:
                     metrics[f'{kind}_{item}'] = float(f'{round(value, 3)}')
-        if most:
+        if self.counts[:, 1].any():
             metrics['count_error'] = self._count_error(found)
         self.confusion = self._confuse(truth, found)
         return metrics

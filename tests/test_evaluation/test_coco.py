@@ -118,6 +118,12 @@ def test_no_detection_is_an_ap_of_zero(case, package, monkeypatch, capsys):
     assert 'The data set has no detection' in capsys.readouterr().out
 
 
+def test_images_without_objects_have_no_count_error(case):
+    path, results = case
+    metrics = build(coco.CocoMetric, path).compute_metrics(results[::4])
+    assert len(metrics) == 12 and not any(np.isnan([*metrics.values()]))
+
+
 @PACKAGES
 def test_figures_are_those_of_pycocotools(case, package, monkeypatch):
     use(package, monkeypatch)
