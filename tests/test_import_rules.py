@@ -2,6 +2,7 @@
 
 import ast
 import functools
+from pathlib import Path
 
 import pytest
 import torch
@@ -160,7 +161,8 @@ from mmattn.models import IViT
 from mmattn.weights import names
 from mmattn.weights.read import read_checkpoint
 files, url = Path(FILES), URL
-names.published_files = lambda: {'net': dict(url=url + '/net.safetensors')}
+entry = dict(type='mmattn.IViT', args={}, url=url + '/net.safetensors')
+names.published_files = lambda: {'net': entry}
 converted = []
 convert = IViT.convert_weights
 IViT.convert_weights = lambda *args: converted.append(1) or convert(*args)
@@ -179,6 +181,9 @@ for name in ('nett', 'mmattn://nett'):
         mmattn.create_model('ivit_nano', checkpoint=name)
     except (FileNotFoundError, ValueError) as error:
         print(error)
+from mmattn.cli import weights
+for action in (['list'], ['info', 'net'], ['get', 'net']):
+    assert weights.main(action) == 0
 assert not {'mmengine', 'mmcv'} & {n for n, m in sys.modules.items() if m}
 """
 
@@ -202,7 +207,8 @@ def test_operators_backbones_and_weights_need_torch_alone(tmp_path, serve):
     assert 'pip install "mmattn[mm]"' in second
     assert said[0].startswith('there is no checkpoint at nett, and no weights have')
     assert said[1].startswith("there are no weights 'nett'")
-    assert all("did you mean one of ['net']" in line for line in said)
+    assert all("did you mean one of ['net']" in line for line in said[:2])
+    assert Path(said[-1]).read_bytes() == (tmp_path / 'net.safetensors').read_bytes()
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ from mmengine.config import Config
 
 from mmattn.errors import UserError
 
-from ..engine.checkpoint_hook import read_last_checkpoint
 from ..files.config_files import SCOPE, find_config, merge_options, read_config_file
 from ..files.dumped_config import read_dumped_config
+from ..files.last_checkpoint import read_last_checkpoint
 from ..weights.names import (
     DEMOS,
     SCHEME,

@@ -1,13 +1,20 @@
 """Load a published file, predict photographs, and compare with what is recorded."""
 
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import yaml
+from mmengine.logging import MMLogger
 from PIL import Image
 
 from ..apis import Predictor
 from ..errors import UserError, import_optional
+from ..files import file_digest
 from ..registry import MODELS
 from ..results import SCORE, Classification, Detections
 from ..weights.load import find_weights, load_weights
@@ -166,3 +173,31 @@ def differences(result: Classification | Detections, recorded: Rows) -> list[str
     if not recorded and isinstance(result, Detections):
         problems = ['has objects'] if rows_of(result) else []
     return problems
+
+
+@contextmanager
+def _warnings_alone() -> Iterator[None]:
+    """Silence the lines that mmengine logs while it builds and loads a model."""
+    logger = MMLogger.get_current_instance()
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def verify_all(names: list[str], record: bool) -> int:
+    """Verify files, print a line for each and the counts, and return the status."""
+    counts = Counter()
+    for name in names:
+        with _warnings_alone():
+            verdict = verify(name)
+        counts[verdict.state] += 1
+        print(f'{name}: {verdict.state}: {verdict.reason}', flush=True)
+        if record and verdict.rows:
+            digest = file_digest(local_checkpoint(SCHEME + name))
+            entry = {name: dict(sha256=digest, record=verdict.rows)}
+            print(yaml.safe_dump(entry, default_flow_style=None, sort_keys=False))
+    print(', '.join(f'{counts[state]} {state}' for state in STATES))
+    return int(counts['failed'] > 0)

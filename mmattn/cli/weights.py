@@ -26,24 +26,16 @@ The exit status is 1 if a file failed. `--record` prints what to put into `names
 """
 
 import argparse
-import logging
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import yaml
-from mmengine.logging import MMLogger
 from rich.table import Table
 
 from ..apis.model_index import list_models
-from ..files import file_digest
 from ..weights.load import find_weights
 from ..weights.names import SCHEME, config_of, find_published, published_files
 from ..weights.read import read_checkpoint
 from ..weights.resolve import local_checkpoint, place_in_cache
 from .terminal import command_parser, print_table
-from .verify_weights import STATES, verify
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -145,34 +137,6 @@ def download(name: str) -> Path:
     return path
 
 
-@contextmanager
-def _warnings_alone() -> Iterator[None]:
-    """Silence the lines that mmengine logs while it builds and loads a model."""
-    logger = MMLogger.get_current_instance()
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def verify_all(names: list[str], record: bool) -> int:
-    """Verify files, print a line for each and the counts, and return the status."""
-    counts = Counter()
-    for name in names:
-        with _warnings_alone():
-            verdict = verify(name)
-        counts[verdict.state] += 1
-        print(f'{name}: {verdict.state}: {verdict.reason}', flush=True)
-        if record and verdict.rows:
-            digest = file_digest(local_checkpoint(SCHEME + name))
-            entry = {name: dict(sha256=digest, record=verdict.rows)}
-            print(yaml.safe_dump(entry, default_flow_style=None, sort_keys=False))
-    print(', '.join(f'{counts[state]} {state}' for state in STATES))
-    return int(counts['failed'] > 0)
-
-
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     match args.action:
@@ -183,5 +147,7 @@ def main(argv: list[str] | None = None) -> int:
         case 'get':
             print(download(args.name))
         case 'verify':
+            from .verify_weights import verify_all  # builds models of mm packages
+
             return verify_all(args.names or [*published_files()], args.record)
     return 0

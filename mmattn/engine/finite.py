@@ -7,7 +7,7 @@ from mmengine.hooks import Hook
 
 from mmattn.errors import UserError
 
-from .checkpoint_hook import LAST
+from ..files.last_checkpoint import LAST
 
 REMEDY = 'Lower the learning rate, lengthen its warm-up or clip the gradients'
 

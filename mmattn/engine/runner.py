@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader
 from mmattn.files.config_text import check_values
 from mmattn.registry import RUNNERS
 
+from ..files.last_checkpoint import check_last_checkpoint
 from ..models.limits import detection_limits
 from ..weights.load import partial_loads
 from ..weights.read import trusted_checkpoints
 from .atomic_backend import atomic_backend_args
-from .checkpoint_hook import check_last_checkpoint, safe_checkpoint_hook
+from .checkpoint_hook import safe_checkpoint_hook
 from .checkpoint_loading import load_checkpoint
 from .config_check import (
     check_arguments,

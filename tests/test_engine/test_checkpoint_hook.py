@@ -15,8 +15,8 @@ from tiny_run import make_runner
 
 from mmattn.engine import CheckpointHook, read_checkpoint
 from mmattn.engine.atomic_backend import atomic_backend_args
-from mmattn.engine.checkpoint_hook import check_last_checkpoint
 from mmattn.files.atomic import remove_unfinished, write_atomically
+from mmattn.files.last_checkpoint import check_last_checkpoint
 
 
 def test_content_is_durable_before_it_has_the_name(tmp_path, monkeypatch):
