@@ -8,6 +8,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
+MM = 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'
+
+
+def without(*names: str) -> str:
+    """Make `import name` and `find_spec(name)` behave as where it is not installed."""
+    return f'import sys; sys.modules.update(dict.fromkeys({names}))\n'
+
+
 def run_python(
     *arguments, cwd=None, paths=(), status: int = 0, **variables: str
 ) -> subprocess.CompletedProcess:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fresh import ROOT, run_python
+from fresh import MM, ROOT, run_python, without
 from mmengine.config import ConfigDict
 from mmengine.logging import HistoryBuffer
 from safetensors.torch import save_file
@@ -113,11 +113,6 @@ def test_nothing_imports_tools_or_tests():
     assert not found, '\n'.join(found)
 
 
-def without(*names):
-    """Make `import name` and `find_spec(name)` behave as where it is not installed."""
-    return f'import sys; sys.modules.update(dict.fromkeys({names}))\n'
-
-
 NEED_TORCH_ALONE = """
 import mmattn
 assert 'torch' not in sys.modules
@@ -149,8 +144,6 @@ try:
 except ImportError as error:
     print(error)
 """
-MM = 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'
-
 
 LOAD_EVERY_NAME = """
 del sys.modules['numpy']

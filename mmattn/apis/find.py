@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-
-from mmengine.config import Config
+from typing import TYPE_CHECKING
 
 from mmattn.errors import UserError
 
@@ -22,6 +21,9 @@ from ..weights.names import (
     is_name,
 )
 from ..weights.resolve import check_name
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
 
 EXPORTED = ('.onnx', '.pt2', '.xml')
 CHECKPOINTS = ('.pth', '.pt', '.safetensors')
@@ -43,12 +45,12 @@ class Found:
     """
 
     name: str
-    cfg: Config | None
+    cfg: 'Config | None'
     weights: str | None
 
 
 def find_model(
-    model: str | Path | Config,
+    model: 'str | Path | Config',
     weights: str | Path | None = None,
     cfg_options: Mapping | None = None,
     config: str | Path | None = None,
@@ -78,7 +80,13 @@ def find_model(
             than data, or there are no weights.
     """
     weights = None if weights is None else str(weights)
-    if isinstance(model, Config):
+    if not isinstance(model, str | Path):
+        from mmengine.config import Config  # not needed for an exported file
+
+        if not isinstance(model, Config):
+            raise UserError(
+                f'a model is a path, a name or a Config, got {type(model).__name__}'
+            )
         cfg = deepcopy(model)
         name = Path(model.filename).name if model.filename else 'the config'
     else:
@@ -161,7 +169,7 @@ def _exported(
     return Found(str(path), None, str(path))
 
 
-def read_config(name: str) -> Config:
+def read_config(name: str) -> 'Config':
     """Return the config of a path, or of a name as `find_model` takes it.
 
     Raises:
@@ -205,7 +213,7 @@ def _finished(
     return Found(name, cfg, _checked(name, weights))
 
 
-def read_run(folder: Path) -> Config:
+def read_run(folder: Path) -> 'Config':
     """Return the config of a run; its work dir is the folder, which may have moved."""
     cfg = read_dumped_config(run_config(folder))
     cfg.work_dir = str(folder)
@@ -235,7 +243,7 @@ def run_config(folder: Path) -> Path:
 
 
 def run_checkpoint(
-    folder: Path, which: str | None = None, cfg: Config | None = None
+    folder: Path, which: str | None = None, cfg: 'Config | None' = None
 ) -> Path:
     """Return a checkpoint of a run.
 
@@ -275,7 +283,7 @@ def run_checkpoint(
     return max(numbered)[1]
 
 
-def _best_by_config(folder: Path, best: list[Path], cfg: Config | None) -> Path:
+def _best_by_config(folder: Path, best: list[Path], cfg: 'Config | None') -> Path:
     """Return the last of `best` that is named by the metric of the run's config."""
     cfg = read_dumped_config(run_config(folder)) if cfg is None else cfg
     metric = cfg.get('default_hooks', {}).get('checkpoint', {}).get('save_best')

@@ -4,11 +4,10 @@ import logging
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from mmengine.config import Config
 from tqdm import tqdm
 
 from mmattn.errors import UserError
@@ -18,6 +17,9 @@ from ..results import Classification, Detections, Segmentation
 from ..weights.read import trusted_checkpoints
 from .find import find_model
 from .sources import count, expand, pictures
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
 
 Result = Detections | Segmentation | Classification
 SHRUNK = 2  # times, from which a user is told
@@ -66,7 +68,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: str | Path | Config,
+        model: 'str | Path | Config',
         weights: str | Path | None = None,
         device: str | None = None,
         *,

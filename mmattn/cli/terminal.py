@@ -153,23 +153,25 @@ def add_trust(parser: argparse.ArgumentParser):
     )
 
 
+class _Entries(argparse.Action):
+    """Read entries by mmengine; what has no `=` is an error of the user."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        from mmengine.config import DictAction  # not needed for an exported file
+
+        for value in values:
+            if not value.partition('=')[1] or value.startswith('='):
+                parser.error(f'{option_string} must be key=value, got {value!r}')
+        read = DictAction(self.option_strings, self.dest)
+        read(parser, namespace, values, option_string)
+
+
 def add_cfg_options(parser: argparse.ArgumentParser):
     """Add `--cfg-options`, a dict of entries of the config."""
-    from mmengine.config import DictAction
-
-    class Entries(DictAction):
-        """Read entries; what has no `=` is an error of the user."""
-
-        def __call__(self, parser, namespace, values, option_string=None):
-            for value in values:
-                if not value.partition('=')[1] or value.startswith('='):
-                    parser.error(f'{option_string} must be key=value, got {value!r}')
-            super().__call__(parser, namespace, values, option_string)
-
     parser.add_argument(
         '--cfg-options',
         nargs='+',
-        action=Entries,
+        action=_Entries,
         metavar='KEY=VALUE',
         help='config entries to override; lists as key="[a,b]"',
     )

@@ -1,7 +1,11 @@
 """Exported files behind the predictor, beside the config that they came from."""
 
+import json
+
 import numpy as np
 import pytest
+from fresh import MM, run_python, without
+from PIL import Image
 from small_files import RESIZE, SCORES, write
 
 from mmattn.apis import Predictor
@@ -59,6 +63,16 @@ def test_files_run_on_tiles(segmentor):
     image = color_blocks()
     found = Predictor(segmentor)(image, tile=32, overlap=0.25)
     np.testing.assert_array_equal(found.labels, image.argmax(2))
+
+
+def test_the_command_needs_no_mm_package(segmentor, tmp_path):
+    Image.fromarray(color_blocks()).save(tmp_path / 'image.png')
+    code = without(*MM) + 'from mmattn.cli.main import main; main()'
+    run_python(
+        '-c', code, 'predict', segmentor, 'image.png', '--tile', 32, cwd=tmp_path
+    )
+    found = json.loads((tmp_path / 'predictions/predictions.json').read_text())
+    assert {each['category_id'] for each in found['annotations']} == {1, 2, 3}
 
 
 def test_files_of_a_fixed_shape_have_no_scale(tmp_path):

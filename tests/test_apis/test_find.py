@@ -54,6 +54,11 @@ def test_a_config_keeps_its_own_copy():
     assert (found.cfg.model.type, cfg.model.type) == ('B', 'A')
 
 
+def test_a_dict_is_no_config():
+    with pytest.raises(ValueError, match='a path, a name or a Config, got dict'):
+        find_model(dict(model=dict(type='A')), 'random')
+
+
 @pytest.mark.parametrize(
     'weights, message',
     [
