@@ -142,6 +142,8 @@ def process_group():
 @pytest.mark.parametrize('shape', [(3, 4, 5, 2), (1, 4, 1, 1)], ids=str)
 def test_sync_bn(process_group, shape, mode):
     layer = mmcv_ops.SyncBatchNorm(4, momentum=0.3, eps=0.1, stats_mode=mode)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
     x = (torch.randn(shape) * 2 + 1).requires_grad_()
     mean, variance = (
         f(x.transpose(0, 1).flatten(1))
