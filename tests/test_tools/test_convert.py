@@ -211,7 +211,9 @@ def test_the_config_of_objects_checks_and_builds(here, capsys):
     cfg = Config.fromfile(path)
     init_default_scope('mmdet')
     assert cfg.model.roi_head.mask_head.num_classes == 1
-    assert cfg.train_cfg.max_iters == cfg.param_scheduler[1].end == 300
+    warm_up, cosine = cfg.param_scheduler
+    assert cfg.train_cfg.max_iters == cosine.end == 300
+    assert warm_up.end == cosine.begin == 300 - cosine.T_max == 20
     assert cfg.val_evaluator.classwise is True
     assert cfg.default_hooks.checkpoint.save_best == 'coco/segm_mAP'
     Path(path).write_text('# mine')
