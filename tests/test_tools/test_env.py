@@ -68,6 +68,16 @@ def mismatches() -> list[Problem]:
     ]
 
 
+def test_who_provides_the_operators_of_mmcv(monkeypatch, tmp_path):
+    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(environment, 'find_spec', {'mmcv': found}.get)
+    assert 'mmattn.compat provides' in environment.mmcv_operators()
+    (tmp_path / '_ext.py').touch()
+    assert environment.mmcv_operators() == f'compiled: {tmp_path / "_ext.py"}'
+    monkeypatch.setattr(environment, 'find_spec', {}.get)
+    assert environment.mmcv_operators() == 'mmcv is not installed'
+
+
 MISMATCHES = {
     'both-families': (
         MAINTAINED | {'mmcv': '2.1.0'},
