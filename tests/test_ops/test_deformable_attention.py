@@ -105,7 +105,13 @@ def test_decomposition(shape, dtype, align_corners):
     check_decomposition('deformable_attention', **settings, **shape)
 
 
-@every_case(1, False, shape=SHAPES, align_corners=PLACES)
+# The rows take 750 MB for many keys, which are blocks for the other backends alone.
+@every_case(
+    1,
+    False,
+    shape={name: SHAPES[name] for name in SHAPES if name != 'blocks of keys'},
+    align_corners=PLACES,
+)
 def test_against_hats(setup, shape, align_corners, dtype):
     settings = dict(align_corners=align_corners, dtype=dtype)
     function, inputs = setup('reference', **settings, **shape)
