@@ -315,6 +315,17 @@ def test_positions_that_do_not_fit():
 # --- parts --------------------------------------------------------------------------
 
 
+def test_a_table_that_looks_like_one_with_a_token_is_kept():
+    """Stage 3 has 2 x 5 positions, one more than a square of 3 x 3."""
+    model = build(img_size=(32, 80))
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)
+    loaded = build(img_size=(32, 80))
+    loaded.load_state_dict(model.state_dict())
+    for expected, found in zip(model.parameters(), loaded.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 def test_maps_smaller_than_the_ratio_have_one_key():
     torch.manual_seed(0)
     layer = SpatialReductionAttention(8, 2, 4).double()
