@@ -109,6 +109,13 @@ def named_coco():
     return ['coco', 'i', 'first.json', *others]
 
 
+def named_coco_of_one_folder():
+    save(*(f'i/{name}.jpg' for name in 'abc'))
+    write(coco_json('a b'), 'first.json')
+    write(coco_json('c'), 'second.json')
+    return ['coco', 'i', 'first.json', '--val-annotations', 'second.json']
+
+
 BOX = '<xmin>11</xmin><ymin>6</ymin><xmax>30</xmax><ymax>26</ymax>'
 XML = (
     f'<annotation><object><name>tree</name><bndbox>{BOX}</bndbox></object></annotation>'
@@ -178,6 +185,7 @@ LAYOUTS = {
     coco_triple: TWO | dict(test=['d.jpg']),
     coco_pair: TWO,
     named_coco: TWO,
+    named_coco_of_one_folder: TWO,
     voc_sets: TWO | dict(test=['d.jpg']),
     roboflow_voc: TWO | dict(test=['d.jpg']),
     labelme: TWO,
