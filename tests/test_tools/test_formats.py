@@ -46,6 +46,13 @@ REFUSED = {  # what writes the annotations, and the error
     'deep': (write_coco, {}, lambda _: '[' * 10**5, 'a.json is no JSON file: maximum'),
     'list': (write_coco, [], 'a.json must be an object of COCO, got []'),
     'no-images': (write_coco, without('images'), '"images" must be a list, got the k'),
+    'other-json': (write_coco, dict(regions=[]), "got the keys ['regions']"),
+    'captions': (write_coco, coco(caption='a', bbox=None), 'a.json has captions or'),
+    'panoptic': (
+        write_coco,
+        coco(segments_info=[], bbox=None, category_id=None),
+        'panoptic segments, which are no objects: name the file of the objects',
+    ),
     'no-categories': (write_coco, without('categories'), '"categories" must be a list'),
     'no-width': (write_coco, image(width='96'), 'image 1 (\'1.png\'): "width" must be'),
     'width': (write_coco, image(width=64, height=96), '96 x 64 pixels (height x width'),

@@ -4,7 +4,7 @@ What cannot be meant is an error that names the file and the annotation. What ma
 meant is a note. Training, `mmattn data` and the metrics take their annotations here.
 """
 
-from .check import check_coco
+from .check import check_coco, entries_of
 from .outlines import count_outlines, encoded, object_area
 from .read import index, numbered, read_coco
 from .values import NUMBERS, is_text, read_json, shown
@@ -14,6 +14,7 @@ __all__ = [
     'check_coco',
     'count_outlines',
     'encoded',
+    'entries_of',
     'index',
     'is_text',
     'numbered',

@@ -46,12 +46,12 @@ def check_coco(
             f'got {shown(content)}'
         )
     notes = []
-    sizes = _check_images(_entries(content, 'images', name), name, notes)
-    annotations = _entries(content, 'annotations', name)
+    sizes = _check_images(entries_of(content, 'images', name), name, notes)
+    annotations = entries_of(content, 'annotations', name)
     content['annotations'] = annotations
     if annotations and any(key in annotations[0] for key in OTHERS):
         return notes
-    categories = _entries(content, 'categories', name, needed=bool(annotations))
+    categories = entries_of(content, 'categories', name, needed=bool(annotations))
     content['categories'] = categories
     ids = _check_categories(categories, name)
 
@@ -84,7 +84,7 @@ def check_coco(
     return notes
 
 
-def _entries(content: dict, key: str, name: str, needed: bool = True) -> list[dict]:
+def entries_of(content: dict, key: str, name: str, needed: bool = True) -> list[dict]:
     """Return a list of objects of the file; `annotations` may be absent."""
     entries = content.get(key)
     if entries is None and (key == 'annotations' or not needed):

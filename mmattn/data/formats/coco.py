@@ -6,7 +6,7 @@ from tqdm import tqdm
 
 from mmattn.errors import UserError
 
-from ..coco_json import NUMBERS, is_text, read_json, shown
+from ..coco_json import NUMBERS, entries_of, is_text, read_json, shown
 from ..layouts import Part
 from .content import Content, checked_size
 
@@ -17,11 +17,9 @@ def read_coco(part: Part) -> Content:
     document = read_json(file)
     if not isinstance(document, dict):
         raise UserError(f'{file} must be an object of COCO, got {shown(document)}')
-    entries = document.get('images')
-    for entry in tqdm(
-        entries if isinstance(entries, list) else (), 'read', disable=None
-    ):
-        if not isinstance(entry, dict) or not is_text(entry.get('file_name')):
+    entries = entries_of(document, 'images', str(file))
+    for entry in tqdm(entries, 'read', disable=None):
+        if not is_text(entry.get('file_name')):
             break  # the check of all images says what is wrong
         place = f'{file}: image {shown(entry.get("id"))}'
         name = PureWindowsPath(entry['file_name'])  # knows / and \

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from mmattn.errors import UserError
+
 from ..coco_json import check_coco, count_outlines, object_area, shown
 from ..layouts import Part
 from ..notes import say
@@ -76,6 +78,11 @@ def _document(content: Content, part: Part) -> dict:
     name = str(part.annotations)
     for note in check_coco(document, name, where=where if places else None):
         say(note)
+    if any('bbox' not in entry for entry in document['annotations']):
+        raise UserError(
+            f'{name} has captions or panoptic segments, which are no objects: name the '
+            'file of the objects'
+        )
     _leave_out_the_root(document)
     return document
 
