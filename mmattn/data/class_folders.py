@@ -57,15 +57,6 @@ def read_folders(args: argparse.Namespace) -> dict[str, list[ClassImage]]:
             f'{args.images} must have a folder of images for each class, got '
             f'{", ".join(names) or "no folder"}'
         )
-    for split, classes in found.items():
-        missing = [name for name in names if name not in classes]
-        if missing and split in ('all', 'train'):
-            raise UserError(
-                f'{roots[split]} has no class {", ".join(missing)}, which another '
-                'split has'
-            )
-        if missing:
-            say(f'{roots[split]} has no image of {", ".join(missing)}')
     new, numbers = merged(names, args.merge)
     target = {name: new[number] for name, number in zip(names, numbers, strict=True)}
     wanted = set(args.classes or new)
@@ -74,6 +65,17 @@ def read_folders(args: argparse.Namespace) -> dict[str, list[ClassImage]]:
             f'--classes must name some of the classes {", ".join(new)}, got '
             f'{", ".join(sorted(unknown))}'
         )
+    for split, classes in found.items():
+        there = {target[name] for name in classes}
+        missing = [name for name in new if name in wanted - there]
+        if missing and split in ('all', 'train'):
+            raise UserError(
+                f'{roots[split]} has no class {", ".join(missing)}, which another '
+                'split has: --merge makes one class of several, and --classes leaves '
+                'classes out'
+            )
+        if missing:
+            say(f'{roots[split]} has no image of {", ".join(missing)}')
     return {
         split: [
             ClassImage(path, target[name], _inside(name, target[name], root, path))

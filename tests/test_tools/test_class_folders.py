@@ -41,6 +41,15 @@ def test_folders_of_classes(capsys):
     assert 'train has nothing of dog, unlike val and test' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize('args', [['--merge', 'cat=cat,Cat'], ['--classes', 'cat dog']])
+def test_classes_of_validation_alone_are_merged_or_left_out(args):
+    """A folder may be written otherwise, or hold images of no class."""
+    run(*folders(train='cat/1 dog/1', val='Cat/2 cat/3 dog/2'), *' '.join(args).split())
+    found = {str(p.relative_to('data/set')) for p in Path('data/set/val').rglob('*.*')}
+    merged = {'val/cat/Cat/2.jpg'} if '--merge' in args else set()
+    assert found == {'val/cat/3.jpg', 'val/dog/2.jpg'} | merged
+
+
 @pytest.mark.parametrize(
     'splits, args, message',
     [
