@@ -204,7 +204,8 @@ def read_labels(path: str | Path) -> np.ndarray:
     if labels.ndim != 2 or labels.dtype.kind not in 'bui':
         raise UserError(
             f'{path} is a color image; a mask has one channel whose numbers are '
-            f'objects or classes, got mode {opened.mode}'
+            f'objects or classes, got mode {opened.mode}. Where colors are classes, '
+            '`mmattn data convert labels` takes them with --palette'
         )
     return labels.astype(np.uint8) if labels.dtype == bool else labels
 

@@ -148,6 +148,11 @@ BAD = {  # the arguments, the error, and what is done to the data before
         'masks/2.png is a color image',
         lambda: cv2.imwrite('masks/2.png', np.eye(3, dtype=np.uint8)[None]),
     ),
+    'a colored label map': (
+        'labels images masks --classes a b c d e f g h',
+        '`mmattn data convert labels` takes them with --palette',
+        lambda: cv2.imwrite('masks/2.png', np.zeros((*SIZE, 3), np.uint8) + [0, 9, 5]),
+    ),
     'too many names': (
         'masks images masks --classes cell dirt',
         '--classes must name some of the classes object, or be 1 new names for them',
