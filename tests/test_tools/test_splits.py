@@ -45,6 +45,27 @@ def of_another_machine():
     return ['yolo', 'r']
 
 
+def of_colab():
+    yolo('r', {'train/images': 'a b', 'valid/images': 'c'})
+    splits = 'train: /content/drive/r/train/images\nval: C:\\r\\valid\\images\n'
+    write(splits + 'names: [t]', 'r/d.yaml')
+    return ['yolo', 'r']
+
+
+def of_an_outer_folder():
+    yolo('r', {'set/images/train': 'a b', 'set/images/val': 'c'})
+    write('path: /u/r/set\ntrain: images/train\nval: images/val\nnames: [t]', 'r/d.yml')
+    return ['yolo', 'r']
+
+
+def lists_of_another_machine():
+    yolo('r', {'obj': 'a b', 'valid/obj': 'c'})
+    write('/content/darknet/data/obj/a.jpg\nC:\\data\\obj\\b.jpg', 'r/train.txt')
+    write('/content/darknet/valid/obj/c.jpg', 'r/valid.txt')
+    write('tree\n', 'r/obj.names')
+    return ['yolo', 'r']
+
+
 def cvat_ultralytics():
     yolo('r', {'images/train': 'a b', 'images/val': 'c'})
     for name, images in (('train', 'ab'), ('val', 'c')):
@@ -132,6 +153,23 @@ def voc_sets():
     return ['voc', 'r']
 
 
+def voc_of_tensorflow():
+    save(*(f'r/images/{name}.jpg' for name in 'abc'))
+    write(XML, *(f'r/annotations/{name}.xml' for name in 'abc'))
+    write('model {}', 'r/training/ssd.config')
+    return ['voc', 'r', '--val-images', 'c*']
+
+
+def csv_beside_xml():
+    save(*(f'r/images/{name}.jpg' for name in 'abc'))
+    write(XML, *(f'r/annotations/{name}.xml' for name in 'abc'))
+    head = 'filename,width,height,class,xmin,ymin,xmax,ymax\n'
+    rows = [f'{name}.jpg,64,48,tree,9,9,20,20\n' for name in 'abc']
+    write(head + ''.join(rows[:2]), 'r/train_labels.csv')
+    write(head + rows[2], 'r/val_labels.csv')
+    return ['csv', 'r']
+
+
 def roboflow_voc():
     for split, names in (('train', 'a b'), ('valid', 'c'), ('test', 'd')):
         save(*(f'r/{split}/{name}.jpg' for name in names.split()))
@@ -176,6 +214,10 @@ LAYOUTS = {
     roboflow_yolo: TWO | dict(test=['d.jpg']),
     ultralytics: dict(train=['b.jpg', 'e.jpg', 'x/a.jpg'], val=['c.jpg']),
     of_another_machine: TWO,
+    of_colab: TWO,
+    of_an_outer_folder: TWO,
+    lists_of_another_machine: TWO,
+    csv_beside_xml: TWO,
     cvat_ultralytics: dict(train=['train/a.jpg', 'train/b.jpg'], val=['val/c.jpg']),
     cvat_darknet: TWO,
     roboflow_darknet: TWO,
@@ -229,6 +271,7 @@ def label_maps(kind: str) -> list[str]:
             'camvid': (f'r/{split}', f'r/{split}annot'),
             'underscore': (f'r/{split}', f'r/{split}_labels'),
             'folders': (f'r/images/{split}', f'r/labels/{split}'),
+            'one': (f'r/{split}/image', f'r/{split}/label'),
             'beside': (f'r/{split}', f'r/{split}'),
             'voc': ('r/JPEGImages', 'r/SegmentationClass'),
         }[kind]
@@ -250,7 +293,9 @@ def label_maps(kind: str) -> list[str]:
     return ['labels', 'r', '--ignore', '11']
 
 
-@pytest.mark.parametrize('kind', ['camvid', 'underscore', 'folders', 'beside', 'voc'])
+@pytest.mark.parametrize(
+    'kind', ['camvid', 'underscore', 'folders', 'one', 'beside', 'voc']
+)
 def test_splits_of_label_maps(kind, capsys):
     args = label_maps(kind)
     if kind != 'beside':
@@ -305,6 +350,10 @@ def test_hidden_files_are_no_data():
     assert convert(*args)['train'] == ['a.jpg', 'b.jpg']
 
 
+def test_a_folder_without_images_is_no_split():
+    assert convert(*voc_of_tensorflow()) == TWO
+
+
 def test_a_validation_that_is_training_is_drawn(capsys):
     yolo('r', {'images/train': 'a b c d e'})
     write('train: images/train\nval: images/train\nnames: [t]', 'r/coco8.yaml')
@@ -320,7 +369,7 @@ def two_files():
 
 REFUSED = {
     'two files': (two_files, 'r/val.json', '2 files may have the split train: r/train'),
-    'no train': (roboflow_yolo, 'r/train/images', 'must have "train", a folder'),
+    'no train': (roboflow_yolo, 'r/train/images', 'names what is not there, train: '),
     'a list of nothing': (cvat_ultralytics, 'r/images/val/c.jpg', 'must list images'),
     'listed': (voc_sets, 'r/VOC2012/JPEGImages/c.jpg', "missing, such as 'c'"),
     'no mask': (masks, 'r/val/masks/c_mask.png', 'has no image'),

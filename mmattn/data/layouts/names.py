@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from ..image_files import IMAGE_SUFFIXES
+
 SPLITS = ('train', 'val', 'test')
 WORDS = {
     'train': 'train',
@@ -17,17 +19,18 @@ WORDS = {
 IMAGES = ('images', 'image', 'imgs', 'img', 'jpegimages', 'leftimg8bit')
 ANNOTATIONS = {  # the first that is there counts
     'csv': ('annotations',),
-    'labelme': ('annotations', 'labels', 'json', 'jsons'),
+    'labelme': ('annotations', 'annotation', 'labels', 'label', 'json', 'jsons'),
     'labels': (
-        *('segmentationclasspng', 'segmentationclass', 'labels', 'masks'),
-        *('annotations', 'gtfine', 'groundtruth', 'ground_truth', 'gt'),
+        *('segmentationclasspng', 'segmentationclass', 'labels', 'label', 'masks'),
+        *('mask', 'annotations', 'annotation', 'gtfine', 'groundtruth'),
+        *('ground_truth', 'gt'),
     ),
     'masks': (
-        *('segmentationobject', 'masks', 'labels', 'annotations'),
-        *('groundtruth', 'ground_truth', 'gt'),
+        *('segmentationobject', 'masks', 'mask', 'labels', 'label', 'annotations'),
+        *('annotation', 'groundtruth', 'ground_truth', 'gt'),
     ),
-    'voc': ('annotations', 'xml', 'xmls', 'labels'),
-    'yolo': ('labels', 'annotations'),
+    'voc': ('annotations', 'annotation', 'xml', 'xmls', 'labels', 'label'),
+    'yolo': ('labels', 'label', 'annotations', 'annotation'),
 }
 ENDS = ('annot', 'labels', 'label', 'masks', 'mask', 'annotations')
 
@@ -58,6 +61,16 @@ def split_folders(folder: Path) -> dict[str, Path]:
         if name is not None:
             found.setdefault(name, path)
     return {name: found[name] for name in SPLITS if name in found and 'train' in found}
+
+
+def image_splits(folder: Path) -> dict[str, Path]:
+    """Return the folders of splits inside a folder if there is an image in one.
+
+    TensorFlow's tutorials keep a config in `training/` beside `images/`.
+    """
+    found = split_folders(folder)
+    files = (file for path in found.values() for file in path.rglob('*'))
+    return found if any(f.suffix.lower() in IMAGE_SUFFIXES for f in files) else {}
 
 
 def _folders(folder: Path) -> list[Path]:

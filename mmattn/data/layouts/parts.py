@@ -10,7 +10,15 @@ from pathlib import Path
 from mmattn.errors import UserError
 
 from ..yolo_yaml import read_lines
-from .names import ANNOTATIONS, ENDS, IMAGES, child, split_folders, split_in
+from .names import (
+    ANNOTATIONS,
+    ENDS,
+    IMAGES,
+    child,
+    image_splits,
+    split_folders,
+    split_in,
+)
 
 LISTED = {'labels': 'SegmentationClass', 'masks': 'SegmentationObject'}
 NO_OBJECTS = ('captions', 'person_keypoints', 'stuff', 'panoptic', 'image_info')
@@ -107,7 +115,7 @@ def _pairs(images: Path, annotations: Path) -> dict[str, list[Part]]:
 
 
 def _by_folders(kind: str, root: Path) -> dict[str, list[Part]]:
-    if splits := split_folders(root):
+    if splits := image_splits(root):
         return {name: [beside(kind, folder)] for name, folder in splits.items()}
     images, annotations = child(root, IMAGES), child(root, ANNOTATIONS[kind])
     if images is None:
@@ -149,6 +157,8 @@ def _by_files(
         }
     home = annotations or child(images, ('annotations',)) or images
     files = _files(home, suffix)
+    if not files and annotations is None:  # the folder may be of another format
+        files = _files(images, suffix)
     if not files:
         raise UserError(f'{home} has no {suffix} file of annotations')
     by_split = {}
@@ -184,6 +194,6 @@ def _images_of(root: Path, split: str, file: Path) -> Path:
     """Return the folder of the images of a file, by its split if there is one."""
     inner = child(root, IMAGES)
     for folder in (inner, root):
-        if folder is not None and split in (found := split_folders(folder)):
+        if folder is not None and split in (found := image_splits(folder)):
             return found[split]
     return inner or root

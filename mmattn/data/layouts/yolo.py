@@ -1,6 +1,6 @@
 """Find the splits of YOLO's YAML file, as Ultralytics does."""
 
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from mmattn.errors import UserError
 
@@ -61,12 +61,11 @@ def find_lists(root: Path) -> dict[str, list[Part]]:
 def find_yolo(file: Path) -> dict[str, list[Part]]:
     """Return the parts of each split that a YAML file names.
 
-    Relative paths are relative to `path`, which is relative to the file. A `path` of
-    another machine is left out. Roboflow writes `../train/images` where it means
-    `train/images`.
+    Relative paths are relative to `path`, which is relative to the file. Of a path of
+    another machine, the longest end that is here counts.
 
     Raises:
-        ValueError: no split is there, or an entry is no path.
+        ValueError: there is no training split, or an entry is no path.
     """
     content = read_yaml(file)
     given = {
@@ -85,10 +84,14 @@ def find_yolo(file: Path) -> dict[str, list[Part]]:
             else:
                 parts.setdefault(name, []).extend(_parts(found))
     if 'train' not in parts:
-        lost = f'; there is no {", ".join(missing)}' if missing else ''
+        if given['train'] is not None:
+            raise UserError(
+                f'{file} names what is not there, {", ".join(missing)}: correct the '
+                f'paths, or pass the folder of the data and --yaml {file}'
+            )
         raise UserError(
             f'{file} must have "train", a folder of images or a list of them, got the '
-            f'keys {shown(list(content))}{lost}'
+            f'keys {shown(list(content))}'
         )
     if missing:
         say(f'{file} names what is not there, and is left out: {", ".join(missing)}')
@@ -102,10 +105,21 @@ def find_yolo(file: Path) -> dict[str, list[Part]]:
 def _find(file: Path, base, path: str) -> Path | None:
     bases = [file.parent]
     if isinstance(base, str):
-        bases = [file.parent / base, Path(base), file.parent]
-    ends = [path, path.removeprefix('../')]
-    found = (each / end for end in ends for each in bases)
+        ends = (file.parent / end for end in _ends(base))
+        bases = [file.parent / base, Path(base), *ends, file.parent]
+    found = (each / end for end in (path, *_ends(path)) for each in bases)
     return next((path for path in found if path.exists()), None)
+
+
+def _ends(path: str) -> list[Path]:
+    """Return the ends of a path, the longest first: /set/images has set/images, images.
+
+    Files come from other folders and machines: CVAT writes `data/` before the paths of
+    its lists, Roboflow `../` before folders, and Colab has all of them in `/content/`.
+    """
+    whole = PureWindowsPath(path)  # knows / and \
+    parts = whole.relative_to(whole.anchor).parts
+    return [Path(*parts[start:]) for start in range(len(parts))]
 
 
 def _parts(path: Path) -> list[Part]:
@@ -129,8 +143,8 @@ def _parts(path: Path) -> list[Part]:
 
 
 def _listed(file: Path, line: str) -> Path:
-    """Return the image of a line. CVAT writes `data/` before the paths of its lists."""
-    places = file.parent / line, file.parent / line.removeprefix('data/'), Path(line)
+    ends = (file.parent / end for end in _ends(line))
+    places = (file.parent / line, Path(line), *ends)
     found = next((place for place in places if place.is_file()), None)
     if found is None or found.suffix.lower() not in IMAGE_SUFFIXES:
         raise UserError(f'{file} must list images, got {shown(line)}, which is none')
