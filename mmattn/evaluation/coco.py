@@ -179,7 +179,7 @@ class CocoMetric(MMDetCocoMetric):
         if errors[best] < error:
             MMLogger.get_current_instance().info(
                 f'count error {error} at a score of {self.score_thr}; the lowest is '
-                f'{errors[best]} at {best}: mmattn predict --score-thr {best}'
+                f'{errors[best]} at {best}: mmattn predict --score {best}'
             )
         return error
 

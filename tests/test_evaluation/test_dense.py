@@ -110,6 +110,7 @@ def test_the_score_that_counts_best_is_named(case, capsys):
     assert evaluate(case, score_thr=0.4)['count_error'] == 0.125
     told = capsys.readouterr().out
     assert 'error 0.125 at a score of 0.4; the lowest is 0.0 at 0.05: mmattn' in told
+    assert 'mmattn predict --score 0.05' in told
 
 
 def test_limits_are_told_with_what_lifts_them(case, capsys):
