@@ -10,8 +10,9 @@ from tqdm import tqdm
 from mmattn.errors import UserError
 
 from .classes import merged
-from .image_files import image_files
+from .image_files import folders_in, image_files
 from .layouts.names import split_folders
+from .layouts.parts import inner_folder
 from .notes import say
 
 
@@ -41,8 +42,10 @@ def read_folders(args: argparse.Namespace) -> dict[str, list[ClassImage]]:
     Raises:
         ValueError: there are no folders of classes, or splits have different ones.
     """
-    roots = split_folders(args.images) if args.images.is_dir() else {}
-    roots = roots or {'all': args.images}
+    root = args.images
+    if root.is_dir() and folders_in(inner := inner_folder(root)):
+        root = inner
+    roots = (split_folders(root) if root.is_dir() else {}) or {'all': root}
     for split in ('val', 'test'):
         if folder := getattr(args, f'{split}_folder'):
             roots[split] = folder
@@ -96,7 +99,7 @@ def _inside(name: str, target: str, root: Path, path: Path) -> Path:
 def _classes_of(root: Path) -> dict[str, Path]:
     if not root.is_dir():
         raise UserError(f'{root} is no folder')
-    return {p.name: p for p in sorted(root.iterdir()) if p.is_dir()}
+    return {path.name: path for path in folders_in(root)}
 
 
 def write_folders(splits: dict[str, list[ClassImage]], folder: Path) -> dict:

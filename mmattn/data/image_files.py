@@ -71,15 +71,21 @@ def annotation_files(folder: Path, suffix: str) -> dict[str, Path]:
     return {_name(folder, path): path for path in files}
 
 
+def folders_in(folder: Path) -> list[Path]:
+    """Return the folders in a folder that are of the data, in order."""
+    folders = sorted(path for path in folder.iterdir() if path.is_dir())
+    return [path for path in folders if not is_hidden(Path(path.name))]
+
+
 def _inside(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f'{folder} is no folder')
     files = sorted(path for path in folder.rglob('*') if path.is_file())
-    return [path for path in files if not _is_hidden(path.relative_to(folder))]
+    return [path for path in files if not is_hidden(path.relative_to(folder))]
 
 
-def _is_hidden(path: Path) -> bool:
-    """Return whether a file is one of a system, not of the data."""
+def is_hidden(path: Path) -> bool:
+    """Return whether a file or a folder is one of a system, not of the data."""
     return any(part.startswith('.') or part == '__MACOSX' for part in path.parts)
 
 

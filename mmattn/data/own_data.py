@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from ..results.coco import encode_mask
 from .coco_json import object_area
-from .image_files import image_files, image_size, matching
+from .image_files import folders_in, image_files, image_size, matching
 from .label_maps import read_mask
 from .layouts import Part
 from .windows import Window, write_image
@@ -82,7 +82,7 @@ def from_masks(part: Part) -> tuple[list[Picture], list[str]]:
     root = part.annotations
     files = image_files(part.images, beside=root, names=part.names)
     inner = {name.partition('/')[0] for name in files if '/' in name}
-    folders = sorted(p for p in root.iterdir() if p.is_dir() and p.name not in inner)
+    folders = [path for path in folders_in(root) if path.name not in inner]
     folders = [] if root == part.images else folders
     classes = [folder.name for folder in folders] or ['object']
     pictures = {

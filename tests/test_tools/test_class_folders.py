@@ -41,6 +41,15 @@ def test_folders_of_classes(capsys):
     assert 'train has nothing of dog, unlike val and test' in capsys.readouterr().err
 
 
+def test_folders_of_an_archive_and_of_a_system():
+    """An archive has a folder around all; a notebook and a Mac leave others there."""
+    args = folders(
+        x='cat/1 cat/2 dog/1 dog/2 dog/3 .ipynb_checkpoints/1', __MACOSX='x/1'
+    )
+    run(*args)
+    assert {p.name for p in Path('data/set/train').iterdir()} == {'cat', 'dog'}
+
+
 @pytest.mark.parametrize('args', [['--merge', 'cat=cat,Cat'], ['--classes', 'cat dog']])
 def test_classes_of_validation_alone_are_merged_or_left_out(args):
     """A folder may be written otherwise, or hold images of no class."""

@@ -45,6 +45,16 @@ def of_another_machine():
     return ['yolo', 'r']
 
 
+def of_label_studio():
+    """The YAML file was corrected, and its names count."""
+    yolo('r/outer', {'train/images': 'a b', 'valid/images': 'c'})
+    write('twig\n', 'r/outer/classes.txt')
+    write('epochs: 3', 'r/outer/args.yaml')
+    splits = 'train: train/images\nval: valid/images\n'
+    write(splits + 'names: [tree]', 'r/outer/set.yaml')
+    return ['yolo', 'r']
+
+
 def of_colab():
     yolo('r', {'train/images': 'a b', 'valid/images': 'c'})
     splits = 'train: /content/drive/r/train/images\nval: C:\\r\\valid\\images\n'
@@ -214,6 +224,7 @@ LAYOUTS = {
     roboflow_yolo: TWO | dict(test=['d.jpg']),
     ultralytics: dict(train=['b.jpg', 'e.jpg', 'x/a.jpg'], val=['c.jpg']),
     of_another_machine: TWO,
+    of_label_studio: TWO,
     of_colab: TWO,
     of_an_outer_folder: TWO,
     lists_of_another_machine: TWO,
@@ -248,6 +259,7 @@ def test_a_split_is_found_and_printed(layout, capsys):
     split = 'test' if 'test' in counts else 'val'
     assert cfg.test_evaluator.ann_file.endswith(f'instances_{split}.json')
     assert cfg.test_dataloader.dataset.data_prefix.img == f'{split}/'
+    assert cfg.metainfo.classes[0] in ('tree', 't', 'object')
 
 
 def test_a_split_can_be_said_otherwise():

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from ..image_files import IMAGE_SUFFIXES
+from ..image_files import IMAGE_SUFFIXES, folders_in
 
 SPLITS = ('train', 'val', 'test')
 WORDS = {
@@ -49,14 +49,14 @@ def split_in(name: str) -> str | None:
 
 def child(folder: Path, names: tuple[str, ...]) -> Path | None:
     """Return the first folder inside `folder` of these names in lower case, or None."""
-    found = {path.name.lower(): path for path in _folders(folder)}
+    found = {path.name.lower(): path for path in folders_in(folder)}
     return next((found[name] for name in names if name in found), None)
 
 
 def split_folders(folder: Path) -> dict[str, Path]:
     """Return the folders of splits inside a folder, `train` among them, or none."""
     found = {}
-    for path in _folders(folder):
+    for path in folders_in(folder):
         name = split_of(path.name)
         if name is not None:
             found.setdefault(name, path)
@@ -71,7 +71,3 @@ def image_splits(folder: Path) -> dict[str, Path]:
     found = split_folders(folder)
     files = (file for path in found.values() for file in path.rglob('*'))
     return found if any(f.suffix.lower() in IMAGE_SUFFIXES for f in files) else {}
-
-
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir())

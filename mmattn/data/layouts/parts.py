@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mmattn.errors import UserError
 
+from ..image_files import is_hidden
 from ..yolo_yaml import read_lines
 from .names import (
     ANNOTATIONS,
@@ -58,7 +59,7 @@ def find_parts(
         ValueError: there is no such folder, or several files are of one split.
     """
     if annotations is None and images.is_dir():
-        images = _inner(images)
+        images = inner_folder(images)
     if kind == 'yolo' and annotations is None:
         from .yolo import find_lists, find_yaml, find_yolo
 
@@ -96,12 +97,12 @@ def beside(kind: str, images: Path) -> Part:
     return Part(inner, found or inner)
 
 
-def _inner(folder: Path) -> Path:
+def inner_folder(folder: Path) -> Path:
     """Return the folder that an archive has put around everything, if it has."""
-    inside = [path for path in folder.iterdir() if not path.name.startswith('.')]
-    if len(inside) == 1 and inside[0].is_dir():
-        return inside[0] if inside[0].name.lower() in IMAGES else _inner(inside[0])
-    return folder
+    inside = [path for path in folder.iterdir() if not is_hidden(Path(path.name))]
+    if len(inside) != 1 or not inside[0].is_dir():
+        return folder
+    return inside[0] if inside[0].name.lower() in IMAGES else inner_folder(inside[0])
 
 
 def _pairs(images: Path, annotations: Path) -> dict[str, list[Part]]:

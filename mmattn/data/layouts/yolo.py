@@ -1,5 +1,6 @@
 """Find the splits of YOLO's YAML file, as Ultralytics does."""
 
+import re
 from pathlib import Path, PureWindowsPath
 
 from mmattn.errors import UserError
@@ -8,15 +9,18 @@ from ..coco_json import shown
 from ..image_files import IMAGE_SUFFIXES
 from ..notes import say
 from ..yolo_yaml import read_lines, read_yaml
-from .parts import Part
+from .parts import Part, inner_folder
 
 KEYS = {'train': ('train',), 'val': ('val', 'valid', 'validation'), 'test': ('test',)}
 
+KEY = re.compile(r'^[\ufeff{"\'\s]*(train|names)["\']?\s*:', re.MULTILINE)
 NAMES = 'classes.txt', 'obj.names', '_darknet.labels'  # labelImg's, CVAT's, Roboflow's
 
 
 def find_yaml(root: Path) -> Path | None:
     """Return the YAML file of a data set: the path itself, or the file in the folder.
+
+    A folder may have others, such as the settings of a training.
 
     Raises:
         ValueError: there is no such path, or there are several files.
@@ -26,6 +30,7 @@ def find_yaml(root: Path) -> Path | None:
     if not root.is_dir():
         raise UserError(f'{root} is neither a folder nor a YAML file')
     files = [p for p in sorted(root.iterdir()) if p.suffix in ('.yaml', '.yml')]
+    files = [p for p in files if KEY.search(p.read_text('utf-8', 'replace'))]
     if len(files) > 1:
         files = [file for file in files if file.stem in ('data', 'dataset')] or files
     if len(files) > 1:
@@ -35,17 +40,20 @@ def find_yaml(root: Path) -> Path | None:
 
 
 def find_names(root: Path, parts: dict[str, list[Part]]) -> Path | None:
-    """Return the file with the names of the classes, near images and labels."""
+    """Return the file with the names of the classes, near images and labels.
+
+    The YAML file comes first, as it gives the splits, too.
+    """
     if root.is_file():
         return root
     labels = [part.annotations for found in parts.values() for part in found]
-    folders = dict.fromkeys([root, *labels, *(path.parent for path in [root, *labels])])
-    for folder in folders:
+    near = [root, inner_folder(root), *labels]
+    for folder in dict.fromkeys([*near, *(path.parent for path in near)]):
+        if (found := find_yaml(folder)) is not None:
+            return found
         for name in NAMES:
             if (folder / name).is_file():
                 return folder / name
-        if (found := find_yaml(folder)) is not None:
-            return found
     return None
 
 
