@@ -33,7 +33,14 @@ from .class_folders import read_folders, write_folders
 from .classes import check_classes, choose_classes, merged, unseen
 from .convert_options import parse_args
 from .folders import build
-from .label_maps import LabelMap, Legend, from_label_maps, read_legend, write_label_maps
+from .label_maps import (
+    LabelMap,
+    Legend,
+    from_label_maps,
+    name_alike,
+    read_legend,
+    write_label_maps,
+)
 from .layouts import Part, find_parts, leaks, split
 from .layouts.parts import beside
 from .layouts.splits import Wishes
@@ -244,6 +251,7 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
         name: [each for part in found for each in from_label_maps(part)]
         for name, found in parts.items()
     }
+    name_alike([each for found in items.values() for each in found])
     whole = divide(items, args)
     splits = whole
     if tiling is not None:

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from PIL import Image
@@ -15,6 +15,7 @@ from mmattn.errors import UserError
 from ..images import read_image, read_labels
 from .image_files import image_files, image_size, matching
 from .layouts import Part
+from .notes import say, some
 from .windows import Window, write_image
 from .yolo_yaml import read_lines
 
@@ -22,6 +23,9 @@ IGNORED = 255  # the label that losses and metrics of segmentation ignore
 # Cityscapes has several maps of an image.
 CITYSCAPES = '_labelTrainIds', '_labelIds'
 MUCH = 0.01  # share of the pixels that is not the border of objects
+NEAR, FEW = 64, 0.05  # how far a JPEG file's compression moves colors, but for a share
+COLOR = np.array((1 << 16, 1 << 8, 1), np.int32)  # of red, green and blue
+BLACK, WHITE = 0, 0xFFFFFF
 
 
 @dataclass
@@ -75,6 +79,29 @@ def from_label_maps(part: Part) -> list[LabelMap]:
         )
         for name, path in tqdm(files.items(), 'read', disable=None)
     ]
+
+
+def name_alike(maps: Sequence[LabelMap]) -> None:
+    """Give images of several suffixes one, in place, as mmseg reads images of one.
+
+    JPEG files and TIFF files are spelled alike; of several kinds, all become PNG files.
+    """
+    if len({each.path.suffix for each in maps}) < 2:
+        return
+    kinds = {_kind(each) for each in maps}
+    suffix = kinds.pop() if len(kinds) == 1 else '.png'
+    others = [each.name for each in maps if _kind(each) != suffix]
+    for each in maps:
+        if _kind(each) != suffix:
+            each.window = (0, 0, *each.size[::-1])
+        each.name = PurePosixPath(each.name).with_suffix(suffix).as_posix()
+    if others:
+        say(f'{some(len(others), others, "images of other kinds")} are written as PNG')
+
+
+def _kind(each: LabelMap) -> str:
+    suffix = each.path.suffix.lower()
+    return {'.jpeg': '.jpg', '.tiff': '.tif'}.get(suffix, suffix)
 
 
 def read_legend(parts: Sequence[Part]) -> tuple[list[str], list[int] | None] | None:
@@ -140,19 +167,56 @@ def _number(color: Sequence[str]) -> int:
     return red << 16 | green << 8 | blue
 
 
-def read_mask(path: Path, size: tuple[int, int], colors: bool = False) -> np.ndarray:
-    """Return a mask of the size of its image: numbers, or RGB if `colors` is set.
+def read_mask(
+    path: Path, size: tuple[int, int], palette: Sequence[int] | None = None
+) -> np.ndarray:
+    """Return a mask of the size of its image: numbers, or colors as those of `palette`.
+
+    The numbers of a JPEG file are 0 and 255: no others outlast its compression.
 
     Raises:
-        ValueError: it is no image, has colors, or another size.
+        ValueError: it is no image, has colors without `palette`, or another size.
     """
-    mask = read_image(path) if colors else read_labels(path)
-    if mask.shape[:2] != size:
+    with path.open('rb') as file:
+        is_jpeg = file.read(2) == b'\xff\xd8'
+    if is_jpeg:
+        mask = _nearest(path, palette or (BLACK, WHITE))
+        mask = mask if palette else (mask == WHITE) * np.uint8(255)
+    elif palette:
+        mask = read_image(path).astype(np.int32) @ COLOR
+    else:
+        mask = read_labels(path)
+    if mask.shape != size:
         raise UserError(
             f'{path} has {mask.shape[0]} x {mask.shape[1]} pixels, but its image has '
             f'{size[0]} x {size[1]}'
         )
     return mask
+
+
+def _nearest(path: Path, palette: Sequence[int]) -> np.ndarray:
+    """Return the color of `palette` that each pixel had before its compression.
+
+    Raises:
+        ValueError: it had others, or numbers that are almost black.
+    """
+    pixels = read_image(path).astype(np.int16)
+    found = np.full(pixels.shape[:2], palette[0], np.int32)
+    least = np.full(pixels.shape[:2], 256, np.int16)
+    for color in palette:
+        channels = np.array([color >> 16, color >> 8 & 255, color & 255], np.int16)
+        distance = np.abs(pixels - channels).max(-1)
+        found[distance < least] = color
+        np.minimum(least, distance, out=least)
+    dark = tuple(palette) == (BLACK, WHITE) and 0 < pixels.max() < 128
+    if dark or (least > NEAR).mean() > FEW:
+        raise UserError(
+            f'{path} is a JPEG file, whose compression changes numbers, and has other '
+            f'colors than {" ".join(f"#{each:06x}" for each in palette)}: save masks '
+            'as PNG files, or pass `mmattn data convert labels` the colors with '
+            '--palette'
+        )
+    return found
 
 
 def question_about_255(pixels: Sequence[int], classes: Sequence[str]) -> str | None:
@@ -190,9 +254,8 @@ def class_numbers(path: Path, size: tuple[int, int], legend: Legend) -> np.ndarr
     Raises:
         ValueError: a number or a color is no class.
     """
-    mask = read_mask(path, size, legend.colors)
-    if legend.colors:
-        mask = mask.astype(np.int32) @ np.array((1 << 16, 1 << 8, 1), np.int32)
+    palette = [*legend.values, *legend.ignored] if legend.colors else None
+    mask = read_mask(path, size, palette)
     ignored = [*legend.ignored, *([] if legend.colors else [IGNORED])]
     numbers = np.full(mask.shape, IGNORED, np.uint8)
     left = ~np.isin(mask, ignored)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from .image_files import image_size
 from .label_maps import LabelMap
 from .own_data import Picture
 from .tiles import Tiling
-from .windows import suffix_of_parts
 
 LONG, SHORT = 1333, 800  # largest image that is not shrunk
 CROP = 512  # pixels of a training crop
@@ -298,9 +297,7 @@ def one_suffix(found: Sequence[LabelMap]) -> str:
     Raises:
         ValueError: there are several, of which mmseg reads one.
     """
-    suffixes = sorted(
-        {suffix_of_parts(f.path) if f.window else f.path.suffix for f in found}
-    )
+    suffixes = sorted({PurePosixPath(each.name).suffix for each in found})
     if len(suffixes) > 1:
         raise UserError(
             f'all images must have one suffix, got {", ".join(suffixes)}; convert them'

@@ -23,7 +23,8 @@ def write_image(path: Path, target: Path, window: Window | None = None) -> None:
         shutil.copyfile(path, target)
         return
     x1, y1, x2, y2 = window
-    part = _pixels(path.absolute(), path.stat().st_mtime_ns)[y1:y2, x1:x2]
+    pixels = _pixels(path.absolute(), path.stat().st_mtime_ns, target.suffix)
+    part = pixels[y1:y2, x1:x2]
     if target.suffix == '.tif':
         import tifffile  # it has read the image
 
@@ -38,8 +39,8 @@ def suffix_of_parts(path: Path) -> str:
 
 
 @lru_cache(maxsize=1)  # parts of one image follow each other
-def _pixels(path: Path, changed: int) -> np.ndarray:
-    if suffix_of_parts(path) == '.png':
+def _pixels(path: Path, changed: int, suffix: str) -> np.ndarray:
+    if suffix == '.png':
         return read_image(path)
     with reading(str(path)):
         channels = tiff_size(path, str(path))[2]

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from masked_images import SIZE, draw, run
 from mmengine.config import Config
-from PIL import Image
+from PIL import Image, ImageColor
 
 from mmattn.data import check
 from mmattn.errors import UserError
+from mmattn.images import read_image
 
 DECODE = '--decode', '--num-workers', '0'
 
@@ -64,6 +65,74 @@ def test_label_maps_of_palettes_and_of_one_bit(here, mode):
     run('labels', 'images', 'masks', '--classes', 'a', 'b')
     assert classes_of_maps() == {0, 1}
     assert not check.main(['data/upernet_ivit_n_cells.py', *DECODE])
+
+
+def save_jpeg(colors: list[tuple[int, int, int]]) -> list[np.ndarray]:
+    """Write label maps as JPEG files, and return the numbers of their colors."""
+    numbers = []
+    for index in range(5):
+        Path(f'masks/{index}.png').unlink()
+        numbers.append(draw([(5, 10 + index, 10, 8, 1), (20, 30, 9, 9, 1)]))
+        pixels = np.array(colors, np.uint8)[numbers[-1]]
+        Image.fromarray(pixels).save(f'masks/{index}.jpg', quality=80)
+    return numbers
+
+
+@pytest.mark.parametrize('colors', ['#000000 #ffffff', '#440154 #fde724'])
+def test_compression_changes_no_class(here, colors):
+    numbers = save_jpeg([ImageColor.getrgb(color) for color in colors.split()])
+    run('labels', 'images', 'masks', '--classes', *'ab', '--palette', *colors.split())
+    for path in Path('data/cells/labels').rglob('*.png'):
+        found = np.asarray(Image.open(path))
+        assert (found != numbers[int(path.stem)]).sum() < 5
+
+
+def test_compression_makes_no_objects(here):
+    save_jpeg([(0, 0, 0), (255, 255, 255)])
+    run('masks', 'images', 'masks')
+    path = Path('data/cells/annotations/instances_train.json')
+    found = json.loads(path.read_text())['annotations']
+    assert len(found) == 8 and {entry['area'] for entry in found} == {80, 81}
+
+
+@pytest.mark.parametrize('color', [(1, 1, 1), (0, 128, 0)], ids=['number', 'color'])
+def test_compressed_numbers_and_colors_are_refused(here, color):
+    save_jpeg([(0, 0, 0), color])
+    for kind in (['masks'], ['labels', '--classes', 'a', 'b']):
+        with pytest.raises(UserError, match='masks/0.jpg is a JPEG file, whose compr'):
+            run(kind[0], 'images', 'masks', *kind[1:])
+
+
+@pytest.mark.parametrize(
+    'names, written',
+    [('0.JPG 1.jpeg 2.jpg', '.jpg'), ('0.png 1.jpg 2.bmp 3.tif', '.png')],
+    ids=['spelled', 'kinds'],
+)
+def test_images_of_several_suffixes(here, names, written):
+    """mmseg reads images of one suffix."""
+    for index in range(5):
+        Path(f'images/{index}.png').rename(f'first-{index}.png')
+    for name in [*names.split(), f'4{written}']:
+        image = Image.open(f'first-{Path(name).stem}.png')
+        image.save(Path('images', name))
+    for index in range(5):
+        if not list(Path('images').glob(f'{index}.*')):
+            Path(f'masks/{index}.png').unlink()
+    files = {path.stem: read_image(path) for path in Path('images').iterdir()}
+    run('labels', 'images', 'masks', '--classes', *'abcdefgh')
+    paths = sorted(Path('data/cells/images').rglob('*.*'), key=lambda path: path.stem)
+    assert [path.name for path in paths] == [
+        f'{name}{written}' for name in sorted(files)
+    ]
+    for path in paths:
+        np.testing.assert_array_equal(read_image(path), files[path.stem])
+    assert (
+        Config.fromfile('data/upernet_ivit_n_cells.py').test_dataloader.dataset[
+            'img_suffix'
+        ]
+        == written
+    )
+    assert check.main(['data/upernet_ivit_n_cells.py', *DECODE]) == 0
 
 
 def test_numbers_and_colors_that_are_no_class(here, capsys):
