@@ -154,15 +154,18 @@ def matching(
 
 
 def _renamed(masks: dict[str, Path], images: Iterable[str]) -> dict[str, Path]:
-    """Return masks by the names of their images, if both differ in the same parts."""
+    """Return masks by the names of their images, where both differ in the same parts.
+
+    Others keep their names, for the error that tells of them.
+    """
     own, theirs = _different_parts(masks), _different_parts(images)
-    if own.keys() != theirs.keys():
+    if own.keys().isdisjoint(theirs):
         return masks
-    part = min(own)
+    part = min(own.keys() & theirs)
     if not part and not own[part].startswith(theirs[part]):
         return masks  # a single mask that has neither the number nor the name
     say(f'{masks[own[part]]} is the mask of {theirs[part]}, and so on')
-    return {theirs[part]: masks[name] for part, name in own.items()}
+    return {theirs.get(part, name): masks[name] for part, name in own.items()}
 
 
 def _different_parts(names: Iterable[str]) -> dict[tuple[str, ...], str]:

@@ -62,6 +62,15 @@ def test_label_maps_of_cityscapes_are_no_numbers_of_objects():
         run('masks', 'i', 'm')
 
 
+def test_a_mask_too_many_is_named():
+    for name in 'abc':
+        save(f'i/{name}-photo.png')
+        save_map(f'm/{name}-photo_mask.png', 1)
+    save_map('m/d-photo_mask.png', 1)
+    with pytest.raises(UserError, match="1 masks without an image, such as 'd-phot"):
+        convert('i', 'm')
+
+
 @pytest.mark.parametrize(
     'images, maps',
     [
