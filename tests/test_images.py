@@ -123,6 +123,9 @@ def test_turned_images_and_deep_colors(tmp_path):
         )
         expected = np.rot90(pixels[..., :3] >> 8, -1)
         np.testing.assert_array_equal(read_image(path), expected)
+    planes = np.moveaxis(deep[..., :3], 2, 0)  # Pillow mixes their bytes
+    tifffile.imwrite(path, planes, photometric='rgb', planarconfig=2)
+    np.testing.assert_array_equal(read_image(path), deep[..., :3] >> 8)
 
 
 def test_label_maps_are_numbers(tmp_path):

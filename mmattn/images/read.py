@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import BITSPERSAMPLE, PLANAR_CONFIGURATION
 
 from mmattn.errors import UserError, import_optional
 
@@ -67,6 +68,8 @@ def read_image(
             return _from_deep_tiff(file, name, max_megapixels)
         if opened is not None:
             check_size(name, opened.height, opened.width, max_megapixels)
+            if _has_deep_planes(opened):
+                return _from_deep_tiff(file, name, max_megapixels)
             return _from_pillow(opened, name)
         return _large(image, None, name, max_megapixels, windows)
 
@@ -171,8 +174,16 @@ def _from_pillow(image: Image.Image, name: str) -> np.ndarray:
     return np.asarray(image if image.mode == 'RGB' else image.convert('RGB'))
 
 
+def _has_deep_planes(image: Image.Image) -> bool:
+    """Return whether a TIFF file has planes of 16 bits, which Pillow reads wrongly."""
+    if image.format != 'TIFF':
+        return False
+    planes = image.tag_v2.get(PLANAR_CONFIGURATION) == 2
+    return planes and 16 in image.tag_v2.get(BITSPERSAMPLE, ())
+
+
 def _from_deep_tiff(image, name: str, max_megapixels: float) -> np.ndarray:
-    """Return a TIFF file with colors of 16 bits, which Pillow does not read."""
+    """Return a TIFF file with colors of 16 bits that Pillow does not read."""
     pixels = _turned(*_read_tiff(image, name, max_megapixels), (3, 4))
     if pixels.ndim != 3 or pixels.shape[2] not in (3, 4) or pixels.dtype != np.uint16:
         raise NoImageError(
