@@ -12,6 +12,7 @@ from .notes import say, some
 
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
 NUMBER = re.compile(r'(?<![A-Za-z])\d+|\d+(?![A-Za-z])')  # not the 8 of `Img8bit`
+DARK, SAMPLE = 32, 8  # of 255; images that are looked at
 MASK_ENDS = ('_mask', '_masks', '_label', '_labels', '_l', '_seg', '_gt')
 
 
@@ -100,6 +101,24 @@ def image_size(path: Path) -> tuple[int, int]:
         ValueError: the file is no image.
     """
     return read_image(path).shape[:2]
+
+
+def darkness(paths: Sequence[Path]) -> str | None:
+    """Return a warning if some of the images are almost black, or None.
+
+    `read_image` keeps the upper 8 of 16 bits, which are empty in images of 12 bits.
+    """
+    paths = paths[:: -(-len(paths) // SAMPLE)]
+    brightest = max(int(read_image(path).max()) for path in paths)
+    if brightest >= DARK:
+        return None
+    return (
+        f'images are almost black, such as {paths[0]}: no pixel of {len(paths)} of '
+        f'them is brighter than {brightest} of 255, and of 16 bits the upper 8 are '
+        'kept. '
+        'Stretch their values, or read all bits of TIFF files with LoadChannels '
+        '(docs/own_data.md)'
+    )
 
 
 def matching(

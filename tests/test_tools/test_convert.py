@@ -59,6 +59,17 @@ def test_connected_parts_of_black_and_white_masks_are_objects(here, capsys):
     assert found[1]['bbox'] == [20, 20, 20, 13]
 
 
+def test_images_of_12_bits_are_almost_black(here, capsys):
+    run('masks', 'images', 'masks')
+    assert 'almost black' not in capsys.readouterr().err
+    for index in range(5):
+        image = np.random.default_rng(index).integers(0, 4096, SIZE, np.uint16)
+        cv2.imwrite(f'images/{index}.png', image)
+    run('masks', 'images', 'masks', '--force')
+    said = capsys.readouterr().err
+    assert 'no pixel of 4 of them is brighter than 15 of 255, and of 16 bits' in said
+
+
 def test_folders_are_classes(here):
     for name in ('nucleus', 'body'):
         shutil.copytree('masks', f'both/{name}')
