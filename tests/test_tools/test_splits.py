@@ -165,7 +165,7 @@ def voc_sets():
 
 def voc_of_tensorflow():
     save(*(f'r/images/{name}.jpg' for name in 'abc'))
-    write(XML, *(f'r/annotations/{name}.xml' for name in 'abc'))
+    write(XML, *(f'r/annots/{name}.xml' for name in 'abc'))
     write('model {}', 'r/training/ssd.config')
     return ['voc', 'r', '--val-images', 'c*']
 
@@ -284,6 +284,7 @@ def label_maps(kind: str) -> list[str]:
             'underscore': (f'r/{split}', f'r/{split}_labels'),
             'folders': (f'r/images/{split}', f'r/labels/{split}'),
             'one': (f'r/{split}/image', f'r/{split}/label'),
+            'named': (f'r/{split}_images', f'r/{split}_masks'),
             'beside': (f'r/{split}', f'r/{split}'),
             'voc': ('r/JPEGImages', 'r/SegmentationClass'),
         }[kind]
@@ -306,7 +307,7 @@ def label_maps(kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    'kind', ['camvid', 'underscore', 'folders', 'one', 'beside', 'voc']
+    'kind', ['camvid', 'underscore', 'folders', 'one', 'named', 'beside', 'voc']
 )
 def test_splits_of_label_maps(kind, capsys):
     args = label_maps(kind)
@@ -379,11 +380,18 @@ def two_files():
     return coco_pair()
 
 
+def unusual_folder():
+    args = voc_of_tensorflow()
+    Path('r/annots').rename('r/boxes')
+    return args
+
+
 REFUSED = {
     'two files': (two_files, 'r/val.json', '2 files may have the split train: r/train'),
     'no train': (roboflow_yolo, 'r/train/images', 'names what is not there, train: '),
     'a list of nothing': (cvat_ultralytics, 'r/images/val/c.jpg', 'must list images'),
     'listed': (voc_sets, 'r/VOC2012/JPEGImages/c.jpg', "missing, such as 'c'"),
+    'no xml': (unusual_folder, 'r/training', 'Pass a folder of XML files after that'),
     'no mask': (masks, 'r/val/masks/c_mask.png', 'has no image'),
 }
 

@@ -25,10 +25,13 @@ def read_voc(part: Part) -> Content:
         ('XML files without an image', extra),
     ):
         if missing:
+            hint = ''
+            if part.images == part.annotations:
+                hint = '. Pass a folder of XML files after that of the images'
             raise UserError(
                 f'{part.annotations}: {some(len(missing), missing, what)}; an image '
                 'and its file have the same name, apart from the suffix, and the file '
-                'of an image without objects has none'
+                f'of an image without objects has none{hint}'
             )
     for name, path in tqdm(files.items(), 'read', disable=None):
         file = texts[name]

@@ -29,15 +29,26 @@ ANNOTATIONS = {  # the first that is there counts
         *('segmentationobject', 'masks', 'mask', 'labels', 'label', 'annotations'),
         *('annotation', 'groundtruth', 'ground_truth', 'gt'),
     ),
-    'voc': ('annotations', 'annotation', 'xml', 'xmls', 'labels', 'label'),
+    'voc': (
+        *('annotations', 'annotation', 'annots', 'annot', 'xml', 'xmls'),
+        *('labels', 'label'),
+    ),
     'yolo': ('labels', 'label', 'annotations', 'annotation'),
 }
 ENDS = ('annot', 'labels', 'label', 'masks', 'mask', 'annotations')
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that a folder such as `valid` or `train2017` holds, or None."""
-    return WORDS.get(re.sub(r'[-_]?\d*$', '', name.lower()))
+    """Return the split of a folder, or None.
+
+    It may be called `valid`, `train2017` or `train_images`.
+    """
+    return WORDS.get(re.sub(r'[-_]?\d*$', '', without_images(name)))
+
+
+def without_images(name: str) -> str:
+    """Return the name of a folder in lower case without `images` after a mark."""
+    return re.sub(rf'[-_ ]({"|".join(IMAGES)})$', '', name.lower())
 
 
 def split_in(name: str) -> str | None:

@@ -19,6 +19,7 @@ from .names import (
     image_splits,
     split_folders,
     split_in,
+    without_images,
 )
 
 LISTED = {'labels': 'SegmentationClass', 'masks': 'SegmentationObject'}
@@ -89,8 +90,9 @@ def beside(kind: str, images: Path) -> Part:
     inner = child(images, IMAGES) or images
     found = child(images, ANNOTATIONS[kind])
     if found is None and inner == images:
-        names = [f'{images.name}{mark}{end}'.lower() for end in ENDS for mark in '_- ']
-        names += [f'{images.name}{end}'.lower() for end in ENDS]
+        name = without_images(images.name)
+        names = [f'{name}{mark}{end}' for end in ENDS for mark in '_- ']
+        names += [f'{name}{end}' for end in ENDS]
         found = child(images.parent, tuple(names))
     if found is None and images.name.lower() in IMAGES:
         found = child(images.parent, ANNOTATIONS[kind])
