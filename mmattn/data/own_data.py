@@ -7,16 +7,19 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from PIL import Image
 from pycocotools import mask as coco_mask
 from tqdm import tqdm
 
 from ..results.coco import encode_mask
 from .coco_json import object_area
 from .image_files import folders_in, image_files, image_size, matching
-from .label_maps import read_mask
+from .label_maps import IGNORED, read_mask
 from .layouts import Part
+from .layouts.parts import LISTED
 from .windows import Window, write_image
 
+BORDER = 0xE0E0C0  # the color of 255 in Pascal VOC's palette
 MIN_AREA = 4  # pixels; a smaller part of a mask is dust
 
 
@@ -69,6 +72,20 @@ def instances(mask: np.ndarray, is_binary: bool) -> Iterator[np.ndarray]:
         yield mask == number
 
 
+def numbers_of_voc(path: Path, size: tuple[int, int]) -> np.ndarray:
+    """Return the numbers of a mask of Pascal VOC without the borders of objects.
+
+    They have 255 of the palette. CVAT writes the colors of the palette for its numbers.
+    """
+    with Image.open(path) as opened:
+        mode = opened.mode
+    if mode == 'RGB':
+        colors = read_mask(path, size, [BORDER])
+        return np.where(colors == BORDER, 0, colors)
+    mask = read_mask(path, size)
+    return np.where(mask == IGNORED, 0, mask) if mode == 'P' else mask
+
+
 def from_masks(part: Part) -> tuple[list[Picture], list[str]]:
     """Read images with masks in which each object has a number.
 
@@ -91,16 +108,19 @@ def from_masks(part: Part) -> tuple[list[Picture], list[str]]:
     }
     for label, folder in enumerate(folders or [root]):
         paths = matching(files, folder, some_only=part.names is not None)
+        of_voc = folder.name == LISTED['masks']
+        read = numbers_of_voc if of_voc else read_mask
         masks = {
-            name: read_mask(path, pictures[name].size)
+            name: read(path, pictures[name].size)
             for name, path in tqdm(paths.items(), classes[label], disable=None)
         }
         largest = max(np.unique(mask[mask > 0]).size for mask in masks.values())
-        if largest == 1:
+        is_binary = largest == 1 and not of_voc
+        if is_binary:
             print(f'{folder}: the masks have one number; connected pixels are objects')
         for name, mask in masks.items():
             picture = pictures[name]
-            for instance in instances(mask, largest == 1):
+            for instance in instances(mask, is_binary):
                 if instance.sum() < MIN_AREA:
                     continue
                 rle, box = encode(instance)

@@ -11,6 +11,7 @@ import pytest
 from masked_images import SIZE, draw, run
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
+from PIL import Image
 from pycocotools import mask as coco_mask
 
 from mmattn.data import check, convert, estimate, own_config
@@ -57,6 +58,23 @@ def test_connected_parts_of_black_and_white_masks_are_objects(here, capsys):
     found = annotations('train')['annotations']
     assert [a['area'] for a in found] == [81, 81 + 80] * 4  # two pixels are dust
     assert found[1]['bbox'] == [20, 20, 20, 13]
+
+
+@pytest.mark.parametrize('kind', ['palette', 'colors'])
+def test_objects_of_pascal_voc_have_borders(here, kind):
+    palette = np.zeros((256, 3), np.uint8)
+    palette[:3], palette[255] = [(0, 0, 0), (128, 0, 0), (0, 128, 0)], (224, 224, 192)
+    Path('masks').rename('SegmentationObject')
+    for index in range(5):
+        numbers = draw([(4, 4, 12, 12, 255), (5, 5, 10, 10, 1), (25, 5, 5, 5, 1)])
+        image = Image.fromarray(numbers)
+        if kind == 'palette':
+            image.putpalette(palette.ravel().tolist())
+        else:
+            image = Image.fromarray(palette[numbers])
+        image.save(f'SegmentationObject/{index}.png')
+    run('masks', 'images', 'SegmentationObject')
+    assert [a['area'] for a in annotations('train')['annotations']] == [125] * 4
 
 
 def test_images_of_12_bits_are_almost_black(here, capsys):
