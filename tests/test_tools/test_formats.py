@@ -242,7 +242,7 @@ READ = {  # what writes annotations; box, area, outline of the first; what is sa
     'voc-no-size': (lambda: write_voc(size='0 0'), [10, 5, 20, 21], 420, None, 'boxes'),
     'labelme-rectangle': (
         *(write_labelme, shape('rectangle', [30, 25], [10, 5])),
-        *([10, 5, 20, 20], 400, None, "1 images without a file, such as '4.png' are l"),
+        *([10, 5, 20, 20], 400, None, "that no annotations list, such as '4.png', are"),
     ),
     'labelme-group': (
         *(write_labelme, shape('polygon', [10, 10], [30, 10], [30, 30], group_id=1)),

@@ -363,6 +363,18 @@ def test_hidden_files_are_no_data():
     assert convert(*args)['train'] == ['a.jpg', 'b.jpg']
 
 
+def test_images_that_no_annotations_list_are_counted(capsys):
+    assert convert(*csv_beside_xml()) == TWO  # each file lists some of the folder
+    assert 'list' not in capsys.readouterr().err
+    save('r/images/d.jpg')
+    write(coco_json('a b c'), 'r/a.json')
+    convert('coco', 'r')
+    said = (
+        "1 images of r/images that no annotations list, such as 'd.jpg', are left out"
+    )
+    assert said in capsys.readouterr().err
+
+
 def test_a_folder_without_images_is_no_split():
     assert convert(*voc_of_tensorflow()) == TWO
 

@@ -11,7 +11,6 @@ from mmattn.errors import UserError
 from ..coco_json import shown
 from ..image_files import image_size, images_in
 from ..layouts import Part
-from ..notes import say, some
 from .content import Content
 
 # Names of columns in lower case: TensorFlow's and Roboflow's, DeepForest's, wheat's.
@@ -35,8 +34,7 @@ PLAIN = ('image', *CORNERS, 'label')  # the columns of a file without names of t
 def read_csv(part: Part) -> Content:
     """Read boxes by the names of the columns; an image with no box has an empty line.
 
-    Images that the file does not name are left out. Without a column of classes, all
-    objects are of one.
+    Without a column of classes, all objects are of one.
     """
     file = part.annotations
     files = {path: path.relative_to(part.images) for path in images_in(part.images)}
@@ -63,8 +61,6 @@ def read_csv(part: Part) -> Content:
         content.add_image(files[path].as_posix(), image_size(path))
         for place, entry in entries:
             content.add(place, **entry)
-    if unused := {f'{files[path]}' for path in files.keys() - boxes.keys()}:
-        say(f'{some(len(unused), unused, "images without a line")} are left out')
     content.name_categories(classes)
     return content
 

@@ -18,7 +18,7 @@ from ...results.coco import encode_mask
 from ..coco_json import NUMBERS, encoded, is_text, read_json, shown
 from ..image_files import annotation_files, image_files
 from ..layouts import Part
-from ..notes import say, some
+from ..notes import say
 from .content import Content, checked_size, rectangle
 
 CIRCLE = 32  # points of the polygon of a circle
@@ -30,8 +30,7 @@ def read_labelme(part: Part) -> Content:
     """Read LabelMe's JSON files: polygons, rectangles, circles and masks.
 
     Shapes of one label and one group are one object, and those of the label
-    `__ignore__` are left out. So are images without a file, since nobody may have
-    looked at them.
+    `__ignore__` are left out.
     """
     content, classes, others = Content(), set(), Counter()
     files = image_files(part.images, beside=part.annotations)
@@ -69,8 +68,6 @@ def read_labelme(part: Part) -> Content:
             'are no objects or have no area: '
             + ', '.join(f'{count} of {kind}' for kind, count in others.items())
         )
-    if unused := {path.name for path in {*files.values()} - used.keys()}:
-        say(f'{some(len(unused), unused, "images without a file")} are left out')
     content.name_categories(classes)
     return content
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from mmattn.errors import UserError
 
 from ..coco_json import check_coco, count_outlines, object_area, shown
+from ..image_files import images_in
 from ..layouts import Part
-from ..notes import say
+from ..notes import say, some
 from ..own_data import Picture
 from .coco import read_coco
 from .content import Content, rectangle
@@ -49,6 +50,7 @@ def read_objects(
         split: [(part, _document(READERS[kind](part, *extra), part)) for part in each]
         for split, each in parts.items()
     }
+    _tell_of_unlisted([pair for each in documents.values() for pair in each])
     found = [document for each in documents.values() for _, document in each]
     classes = list(dict.fromkeys(c['name'] for d in found for c in d['categories']))
     if kind in ('csv', 'labelme', 'voc'):  # where names have no order
@@ -85,6 +87,19 @@ def _document(content: Content, part: Part) -> dict:
         )
     _leave_out_the_root(document)
     return document
+
+
+def _tell_of_unlisted(documents: list[tuple[Part, dict]]):
+    """Tell of images that no annotations list: nobody may have looked at them."""
+    listed = {}
+    for part, document in documents:
+        names = (image['file_name'] for image in document['images'])
+        listed.setdefault(part.images, set()).update(names)
+    for folder, names in listed.items():
+        files = (path.relative_to(folder).as_posix() for path in images_in(folder))
+        if unlisted := set(files) - names:
+            what = f'images of {folder} that no annotations list'
+            say(f'{some(len(unlisted), unlisted, what)}, are left out')
 
 
 def _distinct(parts: list[list[Picture]]) -> list[Picture]:
