@@ -104,6 +104,8 @@ REFUSED = {  # what writes the annotations, and the error
     # pycocotools decodes both to what was in memory.
     'rle-short': (write_coco, coco(segmentation=rle(64, 96, '99')), 'do not add up'),
     'rle-cut': (write_coco, coco(segmentation=rle(64, 96, 'P')), 'damaged run lengths'),
+    'area-nan': (write_coco, coco(area=float('nan')), '"area" must be a number of'),
+    'area-huge': (write_coco, coco(area=10**400), '"area" must be a number of pixels'),
     'area': (write_coco, coco(area='9'), '"area" must be a number of pixels, got'),
     'rle-text': (write_coco, coco(segmentation=rle(64, 96, '\ud800')), 'do not add up'),
     'crowd': (write_coco, coco(iscrowd=2), '"iscrowd" must be 0 or 1, got 2'),
@@ -220,6 +222,7 @@ READ = {  # what writes annotations; box, area, outline of the first; what is sa
         *(write_coco, coco(dict(bbox=[80, -4, 30, 20])), [80, 0, 16, 16], 256, None),
         'reaches beyond its image, the box [80, -4, 30, 20] [x, y, width, height] in',
     ),
+    'large-area': (write_coco, coco(area=4.2e6), [10, 10, 20, 20], 400, None, 'boxes'),
     'area-0': (
         *(write_coco, coco(dict(area=0)), [10, 10, 20, 20], 400, None),
         'annotation 1 (image 0): has the area 0; it is computed instead',

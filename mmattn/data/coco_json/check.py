@@ -202,7 +202,8 @@ def _check_object(
     elif not isinstance(box, list) or len(box) != 4 or not span(box):
         raise Fault(f'"bbox" must be four numbers of pixels, got {shown(box)}')
     area = entry.get('area')
-    if area is not None and not span([area]):
+    is_area = type(area) in NUMBERS and -(SIDE**2) <= area <= SIDE**2  # nan is none
+    if area is not None and not is_area:
         raise Fault(f'"area" must be a number of pixels, got {shown(area)}')
     if area is None or area <= 0:
         if area is not None:
