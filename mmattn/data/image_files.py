@@ -178,9 +178,10 @@ def _renamed(masks: dict[str, Path], images: Iterable[str]) -> dict[str, Path]:
     Others keep their names, for the error that tells of them.
     """
     own, theirs = _different_parts(masks), _different_parts(images)
-    if own.keys().isdisjoint(theirs):
+    renamed = {part for part in own.keys() & theirs if own[part] != theirs[part]}
+    if not renamed:
         return masks
-    part = min(own.keys() & theirs)
+    part = min(renamed)
     if not part and not own[part].startswith(theirs[part]):
         return masks  # a single mask that has neither the number nor the name
     say(f'{masks[own[part]]} is the mask of {theirs[part]}, and so on')

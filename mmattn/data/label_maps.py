@@ -271,13 +271,17 @@ def class_numbers(path: Path, size: tuple[int, int], legend: Legend) -> np.ndarr
 def _unknown(value: int, legend: Legend) -> str:
     what, ignore = f'the number {value}', f'{value}'
     accepted = f'0 to {len(legend.values) - 1}'
+    gray = f'{value:02x}' * 3
+    hint = f"; if it is a class, pass the gray of each, --palette ... '#{gray}'"
     if legend.colors:
+        hint = ''
         what, ignore = f'the color #{value:06x}', f"'#{value:06x}'"
         accepted = 'of the colors '
         accepted += ' '.join(f'#{each:06x}' for each in legend.values)
     return (
         f'{what}, but there are {len(legend.values)} classes, {accepted} '
         f'({", ".join(legend.classes)}); if it is no class, pass --ignore {ignore}'
+        f'{hint if value <= IGNORED else ""}'
     )
 
 

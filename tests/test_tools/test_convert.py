@@ -197,7 +197,9 @@ BAD = {  # the arguments, the error, and what is done to the data before
     ),
     'a label without a name': (
         'labels images masks --classes background cell',
-        'has the number 7, but there are 2 classes, 0 to 1 (background, cell)',
+        'has the number 7, but there are 2 classes, 0 to 1 (background, cell); if it '
+        'is no class, pass --ignore 7; if it is a class, pass the gray of each, '
+        "--palette ... '#070707'",
     ),
     'boxes of a label map': (
         'labels images masks --classes a b --boxes',
