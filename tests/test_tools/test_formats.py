@@ -223,6 +223,17 @@ READ = {  # what writes annotations; box, area, outline of the first; what is sa
         'reaches beyond its image, the box [80, -4, 30, 20] [x, y, width, height] in',
     ),
     'large-area': (write_coco, coco(area=4.2e6), [10, 10, 20, 20], 400, None, 'boxes'),
+    'outside': (
+        write_coco,
+        coco(dict(bbox=[70, 5, 20, 20]), segmentation=[TRIANGLE]),
+        *([5, 5, 20, 25], 250, [TRIANGLE]),
+        'annotation 1 (image 0): has an outline outside of its box; the outline counts',
+    ),
+    'partly-hidden': (
+        write_coco,
+        coco(dict(bbox=[5, 5, 80, 50]), segmentation=[TRIANGLE]),
+        *([5, 5, 80, 50], 250, [TRIANGLE], 'masks'),
+    ),
     'area-0': (
         *(write_coco, coco(dict(area=0)), [10, 10, 20, 20], 400, None),
         'annotation 1 (image 0): has the area 0; it is computed instead',
@@ -300,7 +311,8 @@ def test_the_user_decides(option):
 
 
 def test_objects_without_a_pixel_are_never_written(capsys):
-    objects = [dict(bbox=[100, 9, 20, 20]), dict(bbox=[9, 9, 0, 9]), dict()]
+    boxes = [100, 9, 20, 20], [9, 9, 0, 9]
+    objects = [*(dict(bbox=box, segmentation=None) for box in boxes), dict()]
     objects.append(dict(segmentation=rle(64, 96, [64 * 96])))
     found = run([*write_coco(coco(*objects, **POLYGONS)), '--val', '0.5'])
     assert len(found) == 2 and min(entry['area'] for entry in found) == 250

@@ -8,7 +8,7 @@ from mmattn.errors import UserError
 
 from .boxes import check_boxes
 from .labels import Labels, more
-from .outlines import check_outline, object_area, outline_box
+from .outlines import check_outline, is_outside, object_area, outline_box
 from .values import NUMBERS, SIDE, Fault, is_text, shown, span
 
 OTHERS = 'caption', 'segments_info'  # annotations of these are no objects
@@ -201,6 +201,9 @@ def _check_object(
         entry['bbox'] = outline_box(entry['segmentation'])
     elif not isinstance(box, list) or len(box) != 4 or not span(box):
         raise Fault(f'"bbox" must be four numbers of pixels, got {shown(box)}')
+    elif has_outline and is_outside(outline := outline_box(entry['segmentation']), box):
+        yield 'has an outline outside of its box; the outline counts'
+        entry['bbox'] = outline
     area = entry.get('area')
     is_area = type(area) in NUMBERS and -(SIDE**2) <= area <= SIDE**2  # nan is none
     if area is not None and not is_area:

@@ -123,6 +123,19 @@ def outline_box(outline: list | dict) -> list[float]:
     return [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
 
 
+def is_outside(outline: list[float], box: list[float]) -> bool:
+    """Return whether more than half of an outline's box lies outside of another box.
+
+    A box may be larger than the outline, as that of an object that is partly hidden.
+    """
+    (x, y, w, h), (left, top, width, height) = outline, box
+    inside = [
+        max(min(start + side, first + length) - max(start, first), 0)
+        for start, side, first, length in ((x, w, left, width), (y, h, top, height))
+    ]
+    return inside[0] * inside[1] < 0.5 * w * h
+
+
 def object_area(entry: dict, size: tuple[int, int]) -> float:
     """Return the pixels of an annotation's outline, or of its box without one."""
     if 'segmentation' in entry:
