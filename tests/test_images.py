@@ -126,6 +126,10 @@ def test_turned_images_and_deep_colors(tmp_path):
     planes = np.moveaxis(deep[..., :3], 2, 0)  # Pillow mixes their bytes
     tifffile.imwrite(path, planes, photometric='rgb', planarconfig=2)
     np.testing.assert_array_equal(read_image(path), deep[..., :3] >> 8)
+    gray = np.repeat(planes[0, ..., None] >> 8, 3, 2)
+    one_plane = dict(format='TIFF', tiffinfo={284: 2})
+    Image.fromarray(planes[0]).save(path, **one_plane)
+    np.testing.assert_array_equal(read_image(path), gray)
 
 
 def test_label_maps_are_numbers(tmp_path):

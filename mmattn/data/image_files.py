@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mmattn.errors import UserError
 
-from ..images import read_image
+from ..images import NoImageError, read_image
 from .notes import say, some
 
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
@@ -107,16 +107,19 @@ def darkness(paths: Sequence[Path]) -> str | None:
     """Return a warning if some of the images are almost black, or None.
 
     `read_image` keeps the upper 8 of 16 bits, which are empty in images of 12 bits.
+    Images of other channels have other loaders.
     """
-    paths = paths[:: -(-len(paths) // SAMPLE)]
-    brightest = max(int(read_image(path).max()) for path in paths)
+    paths = paths[:: max(1, -(-len(paths) // SAMPLE))]
+    try:
+        brightest = max((int(read_image(path).max()) for path in paths), default=255)
+    except NoImageError:
+        return None
     if brightest >= DARK:
         return None
     return (
         f'images are almost black, such as {paths[0]}: no pixel of {len(paths)} of '
         f'them is brighter than {brightest} of 255, and of 16 bits the upper 8 are '
-        'kept. '
-        'Stretch their values, or read all bits of TIFF files with LoadChannels '
+        'kept. Stretch their values, or read all bits of TIFF files with LoadChannels '
         '(docs/own_data.md)'
     )
 

@@ -185,6 +185,8 @@ def _has_deep_planes(image: Image.Image) -> bool:
 def _from_deep_tiff(image, name: str, max_megapixels: float) -> np.ndarray:
     """Return a TIFF file with colors of 16 bits that Pillow does not read."""
     pixels = _turned(*_read_tiff(image, name, max_megapixels), (3, 4))
+    if pixels.ndim == 2:
+        pixels = np.repeat(pixels[:, :, None], 3, 2)
     if pixels.ndim != 3 or pixels.shape[2] not in (3, 4) or pixels.dtype != np.uint16:
         raise NoImageError(
             f'{name} cannot be read as an image: it has shape {pixels.shape} in '

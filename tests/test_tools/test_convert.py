@@ -8,13 +8,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import tifffile
 from masked_images import SIZE, draw, run
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from mmattn.data import check, convert, estimate, own_config
+from mmattn.data import check, convert, estimate, image_files, own_config
 
 # mmengine replaces this text by `x|[\\\\',exit(3))#]`, which ends the string around it.
 CODE = r"""{{$QZX:x|[\',exit(3))#]}}"""
@@ -86,6 +87,9 @@ def test_images_of_12_bits_are_almost_black(here, capsys):
     run('masks', 'images', 'masks', '--force')
     said = capsys.readouterr().err
     assert 'no pixel of 4 of them is brighter than 15 of 255, and of 16 bits' in said
+    kind = dict(photometric='minisblack', planarconfig='contig')
+    tifffile.imwrite('5.tif', np.zeros((9, 9, 5), 'u1'), **kind)
+    assert image_files.darkness([Path('5.tif')]) is None  # of other channels
 
 
 def test_folders_are_classes(here):

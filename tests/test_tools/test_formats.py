@@ -53,6 +53,11 @@ REFUSED = {  # what writes the annotations, and the error
         coco(segments_info=[], bbox=None, category_id=None),
         'panoptic segments, which are no objects: name the file of the objects',
     ),
+    'outlines': (
+        write_coco,
+        coco(*[dict(bbox=[70, 5, 20, 20])] * 2, segmentation=[TRIANGLE]),
+        'annotation 1 (image 0): 2 of 5 outlines lie outside of their boxes',
+    ),
     'no-categories': (write_coco, without('categories'), '"categories" must be a list'),
     'no-width': (write_coco, image(width='96'), 'image 1 (\'1.png\'): "width" must be'),
     'width': (write_coco, image(width=64, height=96), '96 x 64 pixels (height x width'),

@@ -11,6 +11,8 @@ from .labels import Labels, more
 from .outlines import check_outline, is_outside, object_area, outline_box
 from .values import NUMBERS, SIDE, Fault, is_text, shown, span
 
+OUTSIDE = 'has an outline outside of its box; the outline counts'
+MANY = 0.1  # of the objects
 OTHERS = 'caption', 'segments_info'  # annotations of these are no objects
 
 
@@ -73,6 +75,14 @@ def check_coco(
         except Fault as fault:
             labels.fault(position, str(fault))
     labels.raise_faults()
+    outside = unusual.get(OUTSIDE, ())
+    if len(outside) > max(1, MANY * len(annotations)):
+        raise UserError(
+            f'{labels[min(outside)]}: {len(outside)} of {len(annotations)} outlines '
+            'lie outside of their boxes, so that the boxes are of another form; write '
+            'x, y, width and height in pixels, or leave "bbox" out: boxes of outlines '
+            'are computed'
+        )
     image_sizes = [sizes[entry['image_id']] for entry in annotations]
     unusual |= check_boxes(annotations, np.array(image_sizes), labels)
     notes += [
@@ -201,9 +211,11 @@ def _check_object(
         entry['bbox'] = outline_box(entry['segmentation'])
     elif not isinstance(box, list) or len(box) != 4 or not span(box):
         raise Fault(f'"bbox" must be four numbers of pixels, got {shown(box)}')
-    elif has_outline and is_outside(outline := outline_box(entry['segmentation']), box):
-        yield 'has an outline outside of its box; the outline counts'
-        entry['bbox'] = outline
+    elif has_outline and not entry['iscrowd']:
+        outline = outline_box(entry['segmentation'])
+        if is_outside(outline, box):
+            yield OUTSIDE
+            entry['bbox'] = outline
     area = entry.get('area')
     is_area = type(area) in NUMBERS and -(SIDE**2) <= area <= SIDE**2  # nan is none
     if area is not None and not is_area:

@@ -118,9 +118,10 @@ def outline_box(outline: list | dict) -> list[float]:
     """Return x, y, width and height of polygons or run lengths."""
     if isinstance(outline, dict):
         return coco_mask.toBbox(encoded(outline, outline['size'])).tolist()
-    xs = [x for part in outline for x in part[::2]]
-    ys = [y for part in outline for y in part[1::2]]
-    return [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
+    points = outline[0] if len(outline) == 1 else [x for part in outline for x in part]
+    xs, ys = points[::2], points[1::2]
+    x, y = min(xs), min(ys)
+    return [x, y, max(xs) - x, max(ys) - y]
 
 
 def is_outside(outline: list[float], box: list[float]) -> bool:
@@ -129,11 +130,9 @@ def is_outside(outline: list[float], box: list[float]) -> bool:
     A box may be larger than the outline, as that of an object that is partly hidden.
     """
     (x, y, w, h), (left, top, width, height) = outline, box
-    inside = [
-        max(min(start + side, first + length) - max(start, first), 0)
-        for start, side, first, length in ((x, w, left, width), (y, h, top, height))
-    ]
-    return inside[0] * inside[1] < 0.5 * w * h
+    across = min(x + w, left + width) - max(x, left)
+    down = min(y + h, top + height) - max(y, top)
+    return max(across, 0) * max(down, 0) < 0.5 * w * h
 
 
 def object_area(entry: dict, size: tuple[int, int]) -> float:
