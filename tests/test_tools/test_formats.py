@@ -46,7 +46,11 @@ REFUSED = {  # what writes the annotations, and the error
     'deep': (write_coco, {}, lambda _: '[' * 10**5, 'a.json is no JSON file: maximum'),
     'list': (write_coco, [], 'a.json must be an object of COCO, got []'),
     'no-images': (write_coco, without('images'), '"images" must be a list, got the k'),
-    'other-json': (write_coco, dict(regions=[]), "got the keys ['regions']"),
+    'other-json': (
+        write_coco,
+        dict(regions=[]),
+        "['regions']: export the annotations as",
+    ),
     'captions': (write_coco, coco(caption='a', bbox=None), 'a.json has captions or'),
     'panoptic': (
         write_coco,
@@ -137,6 +141,10 @@ REFUSED = {  # what writes the annotations, and the error
     'voc-nan': (write_voc, 'nan 6 30 26', 'xml/0.xml: object 1: "bbox" must be four'),
     'voc-turned': (write_voc, '50 6 30 26', 'has a negative width or height, the box'),
     'voc-size': (lambda: write_voc(size='96 64'), 'xml/0.xml says that'),
+    'cvat-xml': (
+        lambda: write_voc(text='<annotations/>'),
+        'must be an <annotation>, got <annotations>: export the annotations as Pascal',
+    ),
     'voc-no-xml': (lambda: write_voc(text='<a'), 'be read as XML: unclosed'),
     'voc-code': (
         lambda: write_voc(text='<?xml version="1.0" encoding="x"?><a/>'),

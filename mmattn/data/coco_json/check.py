@@ -100,7 +100,9 @@ def entries_of(content: dict, key: str, name: str, needed: bool = True) -> list[
     if entries is None and (key == 'annotations' or not needed):
         return []
     if not isinstance(entries, list):
-        got = shown(entries) if key in content else f'the keys {shown(list(content))}'
+        got = shown(entries)
+        if key not in content:
+            got = f'the keys {shown(list(content))}: export the annotations as COCO'
         raise UserError(f'{name}: "{key}" must be a list, got {got}')
     for position, entry in enumerate(entries):
         if not isinstance(entry, dict):

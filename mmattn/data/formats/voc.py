@@ -64,7 +64,8 @@ def _xml(path: Path) -> ET.Element:
         raise UserError(f'{path} cannot be read as XML: {error}') from None
     if root.tag != 'annotation':
         raise UserError(
-            f'{path} must be an <annotation>, got <{shown(root.tag)[1:-1]}>'
+            f'{path} must be an <annotation>, got <{shown(root.tag)[1:-1]}>: export '
+            'the annotations as Pascal VOC or COCO'
         )
     return root
 
