@@ -23,6 +23,7 @@ from mmattn.web.photos import Photo, images_in
 from mmattn.web.server import is_local, serve
 
 SCORE = 0.3
+PATIENT = dict(verbose=False, httpx_kwargs=dict(timeout=60))  # on a busy machine
 
 
 class Gate:
@@ -82,7 +83,7 @@ def client(site):
 
 def ready_client(site):
     """Return a client whose image is loaded."""
-    client = Client(site['url'], verbose=False)
+    client = Client(site['url'], **PATIENT)
     client.predict(handle_file(site['root'] / 'cells.png'), api_name='/load')
     return client
 
@@ -136,7 +137,7 @@ def test_names_of_classes_are_no_markdown(tmp_path):
 
 def test_each_answer_has_files_of_its_own(site):
     """A file that two answers share is written while a browser reads it."""
-    user = Client(site['url'], verbose=False, download_files=False)
+    user = Client(site['url'], **PATIENT, download_files=False)
     path = site['root'] / 'cells.png'
     shown, *_ = user.predict(handle_file(path), api_name='/load')
     again, *_ = user.predict(handle_file(path), api_name='/load')
@@ -226,7 +227,7 @@ def paths(root):
 @pytest.mark.parametrize('kind', paths(''))
 def test_no_file_is_served_or_read_by_its_path(site, kind):
     path = paths(site['root'])[kind]
-    with httpx.Client(base_url=site['url']) as http:
+    with httpx.Client(base_url=site['url'], timeout=60) as http:
         for url in (f'gradio_api/file={path}', f'file={path}', f'static/{path}'):
             assert http.get(url).status_code in (403, 404), url
         encoded = path.replace('/', '%2F').replace('.', '%2e')
@@ -275,7 +276,7 @@ def test_it_listens_on_this_machine_and_shares_nothing(site):
 
 def test_two_users_at_once(site):
     """Each gets the result of the own image, one after the other."""
-    clients = [Client(site['url'], verbose=False) for _ in range(2)]
+    clients = [Client(site['url'], **PATIENT) for _ in range(2)]
     sizes = [(40, 90), (90, 40)]
     for i, (client, size) in enumerate(zip(clients, sizes, strict=True)):
         path = site['root'] / f'user{i}.png'

@@ -26,6 +26,12 @@ from .triton_fwd import (
     softmax_statistics,
 )
 
+# Triton 3.6 fuses products with their sum over lanes, so that the lanes that hold a
+# total write numbers to one place that differ in the last bit. A sum of the product and
+# zero is fused in its stead.
+RELEASE = tuple(map(int, triton.__version__.split('.')[:2]))
+ROUNDS = tl.constexpr(RELEASE < (3, 8))
+
 
 @triton.jit
 def add_rows(ptr, x, rows, mask, D: tl.constexpr, DP: tl.constexpr, C: tl.constexpr):
@@ -112,7 +118,10 @@ def _bwd_kernel(
                 pixels = (start + pixels).to(tl.int64)
                 place = pixels * v_s_units * UNIT
                 value = load_parts(value_ptr, place, on_map, D, DP, C, 4)
-                product = tl.sum(tl.sum(grad * value, axis=0), axis=1)
+                product = grad * value
+                if ROUNDS:
+                    product += 0.0
+                product = tl.sum(tl.sum(product, axis=0), axis=1)
                 share = share_of(i, x, y)
                 dweight += product * share
                 dx += product * (y if i // 2 else 1.0 - y) * (1 if i % 2 else -1)
