@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mmattn.errors import UserError
 
-from ..images import NoImageError, read_image
+from ..images import read_image
 from .notes import say, some
 
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
@@ -107,12 +107,12 @@ def darkness(paths: Sequence[Path]) -> str | None:
     """Return a warning if some of the images are almost black, or None.
 
     `read_image` keeps the upper 8 of 16 bits, which are empty in images of 12 bits.
-    Images of other channels have other loaders.
+    Images that it does not read have other loaders.
     """
     paths = paths[:: max(1, -(-len(paths) // SAMPLE))]
     try:
         brightest = max((int(read_image(path).max()) for path in paths), default=255)
-    except NoImageError:
+    except (UserError, ImportError):  # of other channels, or large
         return None
     if brightest >= DARK:
         return None

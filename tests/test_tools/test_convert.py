@@ -89,7 +89,9 @@ def test_images_of_12_bits_are_almost_black(here, capsys):
     assert 'no pixel of 4 of them is brighter than 15 of 255, and of 16 bits' in said
     kind = dict(photometric='minisblack', planarconfig='contig')
     tifffile.imwrite('5.tif', np.zeros((9, 9, 5), 'u1'), **kind)
-    assert image_files.darkness([Path('5.tif')]) is None  # of other channels
+    Image.new('1', (10_000, 9_000)).save('6.png')
+    for name in ('5.tif', '6.png'):  # of other channels, and too large to be read
+        assert image_files.darkness([Path(name)]) is None
 
 
 def test_folders_are_classes(here):

@@ -52,11 +52,7 @@ REFUSED = {  # what writes the annotations, and the error
         "['regions']: export the annotations as",
     ),
     'captions': (write_coco, coco(caption='a', bbox=None), 'a.json has captions or'),
-    'panoptic': (
-        write_coco,
-        coco(segments_info=[], bbox=None, category_id=None),
-        'panoptic segments, which are no objects: name the file of the objects',
-    ),
+    'panoptic': (write_coco, coco(segments_info=[], bbox=None), 'or panoptic segments'),
     'outlines': (
         write_coco,
         coco(*[dict(bbox=[70, 5, 20, 20])] * 2, segmentation=[TRIANGLE]),

@@ -68,14 +68,6 @@ def of_an_outer_folder():
     return ['yolo', 'r']
 
 
-def lists_of_another_machine():
-    yolo('r', {'obj': 'a b', 'valid/obj': 'c'})
-    write('/content/darknet/data/obj/a.jpg\nC:\\data\\obj\\b.jpg', 'r/train.txt')
-    write('/content/darknet/valid/obj/c.jpg', 'r/valid.txt')
-    write('tree\n', 'r/obj.names')
-    return ['yolo', 'r']
-
-
 def cvat_ultralytics():
     yolo('r', {'images/train': 'a b', 'images/val': 'c'})
     for name, images in (('train', 'ab'), ('val', 'c')):
@@ -91,6 +83,13 @@ def cvat_darknet():
     write('data/obj_valid_data/c.jpg\n', 'r/valid.txt')
     write('tree\n', 'r/obj.names')
     return ['yolo', 'r']
+
+
+def lists_of_another_machine():
+    args, train = cvat_darknet(), '/content/data/{0}/a.jpg\nC:\\data\\{0}\\b.jpg'
+    write(train.format('obj_train_data'), 'r/train.txt')
+    write('/content/darknet/obj_valid_data/c.jpg', 'r/valid.txt')
+    return args
 
 
 def roboflow_darknet():
@@ -136,21 +135,18 @@ def named_coco():
     save(*(f'i/{name}.jpg' for name in 'ab'), 'j/c.jpg')
     write(coco_json('a b'), 'first.json')
     write(coco_json('c'), 'second.json')
-    others = ['--val-folder', 'j', '--val-annotations', 'second.json']
+    others = '--val-folder j --val-annotations second.json'.split()
     return ['coco', 'i', 'first.json', *others]
 
 
 def named_coco_of_one_folder():
-    save(*(f'i/{name}.jpg' for name in 'abc'))
-    write(coco_json('a b'), 'first.json')
-    write(coco_json('c'), 'second.json')
-    return ['coco', 'i', 'first.json', '--val-annotations', 'second.json']
+    coco_pair()
+    return ['coco', 'r/images', 'r/train.json', '--val-annotations', 'r/val.json']
 
 
 BOX = '<xmin>11</xmin><ymin>6</ymin><xmax>30</xmax><ymax>26</ymax>'
-XML = (
-    f'<annotation><object><name>tree</name><bndbox>{BOX}</bndbox></object></annotation>'
-)
+OBJECT = f'<object><name>tree</name><bndbox>{BOX}</bndbox></object>'
+XML = f'<annotation>{OBJECT}</annotation>'
 
 
 def voc_sets():
@@ -170,13 +166,17 @@ def voc_of_tensorflow():
     return ['voc', 'r', '--val-images', 'c*']
 
 
+def write_csv(path: str, names: str):
+    head = 'filename,width,height,class,xmin,ymin,xmax,ymax\n'
+    rows = '\n'.join(f'{name}.jpg,64,48,tree,9,9,20,20' for name in names.split())
+    write(head + rows, path)
+
+
 def csv_beside_xml():
     save(*(f'r/images/{name}.jpg' for name in 'abc'))
     write(XML, *(f'r/annotations/{name}.xml' for name in 'abc'))
-    head = 'filename,width,height,class,xmin,ymin,xmax,ymax\n'
-    rows = [f'{name}.jpg,64,48,tree,9,9,20,20\n' for name in 'abc']
-    write(head + ''.join(rows[:2]), 'r/train_labels.csv')
-    write(head + rows[2], 'r/val_labels.csv')
+    write_csv('r/train_labels.csv', 'a b')
+    write_csv('r/val_labels.csv', 'c')
     return ['csv', 'r']
 
 
@@ -187,24 +187,23 @@ def roboflow_voc():
     return ['voc', 'r']
 
 
+CORNERS = [9, 9], [20, 20]
+
+
 def labelme():
     for split, names in (('train', 'a b'), ('val', 'c')):
         for name in names.split():
             save(f'r/{split}/{name}.jpg')
-            shape = dict(
-                label='tree', shape_type='rectangle', points=[[9, 9], [20, 20]]
-            )
+            shape = dict(label='tree', shape_type='rectangle', points=CORNERS)
             content = dict(version='5.5.0', imagePath=f'{name}.jpg', shapes=[shape])
             write(json.dumps(content), f'r/{split}/{name}.json')
     return ['labelme', 'r']
 
 
 def roboflow_csv():
-    head = 'filename,width,height,class,xmin,ymin,xmax,ymax\n'
     for split, names in (('train', 'a b'), ('valid', 'c'), ('test', 'd')):
         save(*(f'r/{split}/{name}.jpg' for name in names.split()))
-        rows = '\n'.join(f'{name}.jpg,64,48,tree,9,9,20,20' for name in names.split())
-        write(head + rows, f'r/{split}/_annotations.csv')
+        write_csv(f'r/{split}/_annotations.csv', names)
     return ['csv', 'r']
 
 
@@ -275,87 +274,6 @@ def test_a_split_can_be_said_otherwise():
     assert convert(*args, '--test-folder', 'other') == TWO | dict(test=['e.jpg'])
 
 
-def label_maps(kind: str) -> list[str]:
-    """Write CamVid's folders, or Pascal VOC's, and return the arguments."""
-    lists = dict(train='a b', val='c', test='d')
-    for split, names in lists.items():
-        folders = {
-            'camvid': (f'r/{split}', f'r/{split}annot'),
-            'underscore': (f'r/{split}', f'r/{split}_labels'),
-            'folders': (f'r/images/{split}', f'r/labels/{split}'),
-            'one': (f'r/{split}/image', f'r/{split}/label'),
-            'named': (f'r/{split}_images', f'r/{split}_masks'),
-            'beside': (f'r/{split}', f'r/{split}'),
-            'voc': ('r/JPEGImages', 'r/SegmentationClass'),
-        }[kind]
-        for name in names.split():
-            save(
-                f'{folders[0]}/{name}.png'
-                if kind != 'beside'
-                else f'r/{split}/{name}.jpg'
-            )
-            mask = np.zeros(SIZE[::-1], np.uint8)
-            mask[:9] = 1
-            mask[9:12] = 11
-            Path(folders[1]).mkdir(parents=True, exist_ok=True)
-            end = dict(underscore='_L', beside='_mask').get(kind, '')
-            Image.fromarray(mask).save(f'{folders[1]}/{name}{end}.png')
-        write('\n'.join(names.split()), f'r/ImageSets/Segmentation/{split}.txt')
-        if kind == 'beside':
-            write('Pixel Value, Class\n0, sky\n1, road\n', f'r/{split}/_classes.csv')
-    return ['labels', 'r', '--ignore', '11']
-
-
-@pytest.mark.parametrize(
-    'kind', ['camvid', 'underscore', 'folders', 'one', 'named', 'beside', 'voc']
-)
-def test_splits_of_label_maps(kind, capsys):
-    args = label_maps(kind)
-    if kind != 'beside':
-        args += ['--classes', 'sky', 'road']
-    run(*args)
-    files = {p.parent.name: [] for p in Path('data/set/images').glob('*/*')}
-    for path in sorted(Path('data/set/images').glob('*/*')):
-        files[path.parent.name].append(path.stem)
-    assert files == dict(train=['a', 'b'], val=['c'], test=['d'])
-    labels = np.asarray(Image.open('data/set/labels/val/c.png'))
-    assert [labels[0, 0], labels[10, 0], labels[20, 0]] == [1, 255, 0]
-    cfg = Config.fromfile('data/upernet_ivit_n_set.py')
-    assert cfg.metainfo.classes == ('sky', 'road')
-    assert cfg.test_dataloader.dataset.data_prefix.img_path == 'images/test'
-
-
-LEGENDS = {
-    'labelmap.txt': '# label:color_rgb:parts:actions\nsky:0,0,0::\nroad:128,0,0::\n',
-    'class_dict.csv': 'name,r,g,b\nsky,0,0,0\nroad,128,0,0\n',
-    'class_names.txt': 'sky\nroad\n',  # of numbers, beside arrays of NumPy
-}
-
-
-@pytest.mark.parametrize('name', LEGENDS)
-def test_names_and_colors_of_a_file_beside_label_maps(name):
-    """As CVAT, CamVid and LabelMe write them; the folder of XML files has no maps."""
-    for image in 'abcde':
-        save(f'r/JPEGImages/{image}.jpg')
-        write(XML, f'r/Annotations/{image}.xml')
-        colors = np.zeros((*SIZE[::-1], 3), np.uint8)
-        colors[9:] = 128, 0, 0
-        folder = Path('r/SegmentationClass')
-        if name == 'class_names.txt':
-            write('', f'{folder}/{image}.npy')
-            folder, colors = Path(f'{folder}PNG'), colors[..., 0] // 128
-        folder.mkdir(exist_ok=True)
-        Image.fromarray(colors).save(folder / f'{image}.png')
-    write('a\nb\nc\nd\ne', 'r/ImageSets/Segmentation/default.txt')
-    write(LEGENDS[name], f'r/{name}')
-    run('labels', 'r')
-    (path,) = Path('data/set/labels/val').iterdir()
-    labels = np.asarray(Image.open(path))
-    assert [labels[0, 0], labels[20, 0]] == [0, 1]
-    cfg = Config.fromfile('data/upernet_ivit_n_set.py')
-    assert cfg.metainfo.classes == ('sky', 'road')
-
-
 def test_hidden_files_are_no_data():
     args = roboflow_yolo()
     save('r/train/images/.ipynb_checkpoints/a.jpg', 'r/train/images/__MACOSX/a.jpg')
@@ -369,9 +287,7 @@ def test_images_that_no_annotations_list_are_counted(capsys):
     save('r/images/d.jpg')
     write(coco_json('a b c'), 'r/a.json')
     convert('coco', 'r')
-    said = (
-        "1 images of r/images that no annotations list, such as 'd.jpg', are left out"
-    )
+    said = "1 images of r/images that no annotations list, such as 'd.jpg', are left"
     assert said in capsys.readouterr().err
 
 

@@ -125,8 +125,7 @@ def _ends(path: str) -> list[Path]:
     Files come from other folders and machines: CVAT writes `data/` before the paths of
     its lists, Roboflow `../` before folders, and Colab has all of them in `/content/`.
     """
-    whole = PureWindowsPath(path)  # knows / and \
-    parts = whole.relative_to(whole.anchor).parts
+    parts = PureWindowsPath(path).parts  # knows / and \
     return [Path(*parts[start:]) for start in range(len(parts))]
 
 
