@@ -1,6 +1,6 @@
 """Schedules end where the run ends; if they do not, a warning or a fix follows.
 
-`tests/test_configs.py` looks at the schedules of all our configs.
+`tests/test_configs` looks at the schedules of all our configs.
 """
 
 import pytest

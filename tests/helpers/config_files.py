@@ -7,7 +7,7 @@ from mmengine.config import Config
 from tools.dev import metafiles
 from tools.papers.tables import recipes
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 LEAVES = sorted((ROOT / 'configs').glob('[!_]*/*.py'))
 RECIPES = recipes()  # by `<folder>/<name>`

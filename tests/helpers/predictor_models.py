@@ -24,7 +24,7 @@ PALETTE = [[0, 0, 200], [0, 150, 0], [220, 200, 90], [255, 255, 255]]
 
 def detector() -> Config:
     cfg = Config.fromfile(
-        Path(__file__).parents[1] / 'configs/demo/mask_rcnn_ivit_n_hela.py'
+        Path(__file__).parents[2] / 'configs/demo/mask_rcnn_ivit_n_hela.py'
     )
     resize = dict(type='Resize', scale=(160, 120), keep_ratio=True)
     steps = cfg.test_dataloader.dataset.pipeline

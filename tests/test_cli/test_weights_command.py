@@ -22,7 +22,7 @@ from mmattn.registry import MODELS
 from mmattn.weights import names as published
 from mmattn.weights.layouts.pvt import to_official_state_dict
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONFIG = 'classification/pvt_v2_b0_300e_in1k'
 NOWHERE = 'http://127.0.0.1:9/offline.pth'  # nothing listens
 PVT = dict(type='mmattn.PVTv2', args=dict(arch='b0'))

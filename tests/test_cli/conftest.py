@@ -1,0 +1,1 @@
+from tool_runs import tool, toys, work  # noqa: F401  fixtures
