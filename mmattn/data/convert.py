@@ -33,7 +33,7 @@ from .class_folders import read_folders, write_folders
 from .classes import check_classes, choose_classes, merged, unseen
 from .convert_options import parse_args
 from .folders import build
-from .image_files import darkness
+from .image_files import darkness, pages
 from .label_maps import (
     LabelMap,
     Legend,
@@ -86,7 +86,8 @@ def divide(items: dict[str, list], args: argparse.Namespace) -> dict[str, list]:
     wishes = Wishes(args.val, args.test, args.val_images, args.seed)
     splits, text = split(items, wishes)
     print(f'images: {text}')
-    for warning in leaks(splits), darkness([item.path for item in splits['train']]):
+    paths = [item.path for item in splits['train']]
+    for warning in leaks(splits), darkness(paths), pages(paths):
         if warning:
             print(f'warning: {warning}', file=sys.stderr)
     return splits

@@ -5,9 +5,12 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from PIL import Image, ImageSequence
+
 from mmattn.errors import UserError
 
 from ..images import read_image
+from ..images.guard import FORMATS
 from .notes import say, some
 
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
@@ -121,6 +124,31 @@ def darkness(paths: Sequence[Path]) -> str | None:
         f'them is brighter than {brightest} of 255, and of 16 bits the upper 8 are '
         'kept. Stretch their values, or read all bits of TIFF files with LoadChannels '
         '(docs/own_data.md)'
+    )
+
+
+def pages(paths: Sequence[Path]) -> str | None:
+    """Return a warning if the first TIFF file has several pages, or None.
+
+    Smaller ones are previews.
+    """
+    path = next((p for p in paths if p.suffix.lower() in ('.tif', '.tiff')), None)
+    if path is None:
+        return None
+    count = 0
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            size = image.size
+            for page in ImageSequence.Iterator(image):
+                count += page.size == size
+    except OSError:  # of a kind that Pillow does not read
+        return None
+    if count < 2:
+        return None
+    return (
+        f'{path} has {count} pages of one size, of which the first is read. Save pages '
+        'that are images as files of their own; pages that are channels are read by '
+        'LoadChannels (docs/own_data.md)'
     )
 
 

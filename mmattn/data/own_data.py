@@ -11,12 +11,23 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 from tqdm import tqdm
 
+from mmattn.errors import UserError
+
 from ..results.coco import encode_mask
 from .coco_json import object_area
-from .image_files import folders_in, image_files, image_size, matching
+from .image_files import (
+    IMAGE_SUFFIXES,
+    folders_in,
+    image_files,
+    image_size,
+    images_in,
+    matching,
+)
 from .label_maps import IGNORED, read_mask
 from .layouts import Part
+from .layouts.names import ANNOTATIONS, IMAGES, child
 from .layouts.parts import LISTED
+from .notes import some
 from .windows import Window, write_image
 
 BORDER = 0xE0E0C0  # the color of 255 in Pascal VOC's palette
@@ -86,8 +97,70 @@ def numbers_of_voc(path: Path, size: tuple[int, int]) -> np.ndarray:
     return np.where(mask == IGNORED, 0, mask) if mode == 'P' else mask
 
 
+def masks_of_objects(part: Part) -> dict[Path, list[Path]] | None:
+    """Return the mask files of each image where each object has a file, or None.
+
+    They are in a folder called like the image, or in `masks/` beside the `images/` of a
+    single image, as in the Data Science Bowl of 2018.
+
+    Raises:
+        ValueError: an image has no such folder.
+    """
+    files = images_in(part.images)
+    if part.images != part.annotations:
+        places = {p: part.annotations / p.relative_to(part.images) for p in files}
+        folders = {p: place.with_suffix('') for p, place in places.items()}
+        if set(folders_in(part.annotations)) - set(folders.values()):
+            return None
+    else:
+        files = [path for path in files if path.parent.name.lower() in IMAGES]
+        folders = {p: child(p.parents[1], ANNOTATIONS['masks']) for p in files}
+        if len({path.parent for path in files}) < len(files):
+            return None
+    masks = {
+        path: sorted(folder.iterdir()) if folder and folder.is_dir() else None
+        for path, folder in folders.items()
+    }
+    if not any(found and len(found) > 1 for found in masks.values()):
+        return None
+    if missing := [str(path) for path, found in masks.items() if found is None]:
+        what = 'images without a folder of masks'
+        raise UserError(some(len(missing), missing, what))
+    return {
+        path: [file for file in found if file.suffix.lower() in IMAGE_SUFFIXES]
+        for path, found in masks.items()
+    }
+
+
+def from_masks_of_objects(root: Path, masks: dict[Path, list[Path]]) -> list[Picture]:
+    """Return images in a folder with the objects of their mask files."""
+    pictures = []
+    for path, files in tqdm(masks.items(), 'read', disable=None):
+        name = path.relative_to(root).as_posix()
+        picture = Picture(path, image_size(path), name=name)
+        for file in files:
+            mask = read_mask(file, picture.size)
+            if np.unique(mask[mask > 0]).size > 1:
+                raise UserError(
+                    f'{file} must be the mask of one object of {path.name}, which has '
+                    f'{len(files)} files, and has several numbers'
+                )
+            _add(picture, 0, mask > 0)
+        pictures.append(picture)
+    return pictures
+
+
+def _add(picture: Picture, label: int, mask: np.ndarray):
+    """Add an object, but no dust."""
+    if mask.sum() >= MIN_AREA:
+        rle, box = encode(mask)
+        picture.labels.append(label)
+        picture.boxes.append(box)
+        picture.masks.append(rle)
+
+
 def from_masks(part: Part) -> tuple[list[Picture], list[str]]:
-    """Read images with masks in which each object has a number.
+    """Read images with masks in which each object has a number, or a file.
 
     The annotations have a mask for each image, or a folder of such masks for each
     class. Where all masks of a class have one number, its objects are the connected
@@ -96,6 +169,10 @@ def from_masks(part: Part) -> tuple[list[Picture], list[str]]:
     Returns:
         Pictures, and the names of the folders of classes; one name for a single class.
     """
+    masks = masks_of_objects(part)
+    if masks is not None:
+        print(f'{part}: each mask file is an object')
+        return from_masks_of_objects(part.images, masks), ['object']
     root = part.annotations
     files = image_files(part.images, beside=root, names=part.names)
     inner = {name.partition('/')[0] for name in files if '/' in name}
@@ -121,12 +198,7 @@ def from_masks(part: Part) -> tuple[list[Picture], list[str]]:
         for name, mask in masks.items():
             picture = pictures[name]
             for instance in instances(mask, is_binary):
-                if instance.sum() < MIN_AREA:
-                    continue
-                rle, box = encode(instance)
-                picture.labels.append(label)
-                picture.boxes.append(box)
-                picture.masks.append(rle)
+                _add(picture, label, instance)
     return [pictures[name] for name in files], classes
 
 

@@ -18,15 +18,12 @@ from .formats import read_objects
 from .image_files import IMAGE_SUFFIXES, MASK_ENDS
 from .label_maps import LEGENDS, from_label_maps
 from .layouts import Part
-from .layouts.names import split_of
+from .layouts.names import IMAGES, split_of
 from .layouts.yolo import find_yaml
 
 SPLITS = 'train', 'val'
 HEAD = 1 << 16  # characters of a JSON file in which LabelMe's `shapes` begin
-STARTS = {  # of the names of folders that make a format
-    'masks': ('mask',),
-    'labels': ('label', 'annot', 'segmentationclass', 'ground'),
-}
+MAPS = 'label', 'annot', 'segmentationclass', 'ground'  # begin a folder of label maps
 KINDS = """\
 {data} is none of the layouts that are recognized:
   a folder that `mmattn data convert` wrote, or a config (.py)
@@ -140,10 +137,11 @@ def _label_maps(
 def format_of(data: Path) -> str | None:
     """Return the format of `mmattn data convert` that a folder has, None for none."""
     found, folders, pictures, jsons = Counter(), set(), [], []
-    texts, names = set(), set()
-    for folder, _, files in os.walk(data, followlinks=True):
+    texts, names, around = set(), set(), set()
+    for folder, inner, files in os.walk(data, followlinks=True):
         name = Path(folder).name.lower()
         names.update(files)
+        around.update(map(str.lower, inner))
         for file in map(Path, {*files} - {CARD}):
             suffix = file.suffix.lower()
             found[suffix] += 1
@@ -165,9 +163,11 @@ def format_of(data: Path) -> str | None:
     are_masks = any(stem.lower().endswith(MASK_ENDS) for stem in pictures)
     if are_masks and not names.isdisjoint(LEGENDS):
         return 'labels'
-    for kind, starts in STARTS.items():
-        if any(name.startswith(starts) for name in folders):
-            return kind
+    # Photographs of faces may lie in `mask/` and `no_mask/`.
+    if all(any(name.startswith(word) for name in around) for word in ('mask', IMAGES)):
+        return 'masks'
+    if any(name.startswith(MAPS) for name in folders):
+        return 'labels'
     classes = [name for name in folders if split_of(name) is None]
     if found['.csv'] and len(classes) < 2:
         return 'csv'

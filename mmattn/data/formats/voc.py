@@ -20,20 +20,17 @@ def read_voc(part: Part) -> Content:
     files = image_files(part.images, beside=part.annotations, names=part.names)
     texts = annotation_files(part.annotations, '.xml')
     extra = texts.keys() - files.keys() if part.names is None else set()
-    for what, missing in (
-        ('images without an XML file', files.keys() - texts.keys()),
-        ('XML files without an image', extra),
-    ):
-        if missing:
-            hint = ''
-            if part.images == part.annotations:
-                hint = '. Pass a folder of XML files after that of the images'
-            raise UserError(
-                f'{part.annotations}: {some(len(missing), missing, what)}; an image '
-                'and its file have the same name, apart from the suffix, and the file '
-                f'of an image without objects has none{hint}'
-            )
+    if not texts:
+        raise UserError(f'{part.annotations} has no XML file')
+    if extra:
+        raise UserError(
+            f'{part.annotations}: {some(len(extra), extra, "files without an image")} '
+            f'in {part.images}; an image and its file have the same name, apart from '
+            'the suffix'
+        )
     for name, path in tqdm(files.items(), 'read', disable=None):
+        if name not in texts:  # a note counts these
+            continue
         file = texts[name]
         root = _xml(file)
         declared = [_number(root, f'size/{side}', file) for side in ('height', 'width')]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from mmattn.errors import UserError
 
-from ..image_files import is_hidden
+from ..image_files import MASK_ENDS, annotation_files, images_in, is_hidden
+from ..notes import say
 from ..yolo_yaml import read_lines
 from .names import (
     ANNOTATIONS,
@@ -23,6 +24,7 @@ from .names import (
 )
 
 LISTED = {'labels': 'SegmentationClass', 'masks': 'SegmentationObject'}
+ENDINGS = {'labelme': '.json', 'voc': '.xml', 'yolo': '.txt'}
 NO_OBJECTS = ('captions', 'person_keypoints', 'stuff', 'panoptic', 'image_info')
 
 
@@ -51,6 +53,8 @@ def find_parts(
 ) -> dict[str, list[Part]]:
     """Return the parts of each split, or all under `all` without a split.
 
+    Splits to validate and test on are left out where nobody has annotated them.
+
     Args:
         kind: the format.
         images: folder of the images, or of the whole data set; YOLO's YAML file.
@@ -59,6 +63,32 @@ def find_parts(
     Raises:
         ValueError: there is no such folder, or several files are of one split.
     """
+    parts = _all_parts(kind, images, annotations)
+    bare = [
+        (name, part)
+        for name in ('val', 'test')
+        for part in parts.get(name, ())
+        if not _is_annotated(kind, part)
+    ]
+    for name, part in bare:
+        say(f'{name}: {part.images} has no annotations, and is left out')
+        parts[name].remove(part)
+    return {name: found for name, found in parts.items() if found}
+
+
+def _is_annotated(kind: str, part: Part) -> bool:
+    if kind in ENDINGS:
+        return bool(annotation_files(part.annotations, ENDINGS[kind]))
+    return part.images != part.annotations or any(
+        path.stem.lower().endswith(MASK_ENDS)
+        or path.parent.name.lower() in ANNOTATIONS[kind]
+        for path in images_in(part.images)
+    )
+
+
+def _all_parts(
+    kind: str, images: Path, annotations: Path | None
+) -> dict[str, list[Part]]:
     if annotations is None and images.is_dir():
         images = inner_folder(images)
     if kind == 'yolo' and annotations is None:
