@@ -51,7 +51,7 @@ jitter = dict(
 )
 {load}
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
+    {load_image},
     load,
     jitter,
     # Training sees at most {crop} x {crop} pixels of an image, so that batches fit into
@@ -68,7 +68,7 @@ train_pipeline = [
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImageFromFile'),
+    {load_image},
     resize,
     load,
     dict(
@@ -150,7 +150,7 @@ jitter = dict(
     ],
 )
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
+    {load_image},
     dict(type='LoadAnnotations'),
     jitter,
     # Training sees at most {crop} x {crop} pixels of an image, so that batches fit into
@@ -161,13 +161,13 @@ train_pipeline = [
 ]
 # Label maps are loaded after the resize, so that results are measured at full size.
 test_pipeline = [
-    dict(type='LoadImageFromFile'),
+    {load_image},
     resize,
     dict(type='LoadAnnotations'),
     dict(type='PackSegInputs'),
 ]
 tta_pipeline = [
-    dict(type='LoadImageFromFile'),
+    {load_image},
     dict(
         type='TestTimeAug',
         transforms=[
@@ -257,13 +257,13 @@ model = dict(
 )
 
 train_pipeline = [
-    dict(type='LoadImageFromFile'),
+    {load_image},
     dict(type='RandomResizedCrop', scale=size, crop_ratio_range=(0.35, 1.0)),
     {flip}
     dict(type='PackInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImageFromFile'),
+    {load_image},
     dict(type='ResizeEdge', scale=size * 8 // 7, edge='short'),
     dict(type='CenterCrop', crop_size=size),
     dict(type='PackInputs'),

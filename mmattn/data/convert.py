@@ -18,6 +18,7 @@ beside the folder and is yours to edit. A few timed steps tell how long it train
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from .class_folders import read_folders, write_folders
 from .classes import check_classes, choose_classes, merged, unseen
 from .convert_options import parse_args
 from .folders import build
-from .image_files import darkness, pages
+from .image_files import darkness, dropped
 from .label_maps import (
     LabelMap,
     Legend,
@@ -75,6 +76,10 @@ def parts_of(args: argparse.Namespace) -> dict[str, list[Part]]:
         parts[name] = [part]
     if len(parts) > 1 and 'all' in parts:
         parts = {'train': parts.pop('all'), **parts}
+    parts = {
+        name: [replace(part, channels=args.channels) for part in found]
+        for name, found in parts.items()
+    }
     if len(parts) > 1:
         for name, found in parts.items():
             print(f'{name}: {"; ".join(map(str, found))}')
@@ -87,7 +92,8 @@ def divide(items: dict[str, list], args: argparse.Namespace) -> dict[str, list]:
     splits, text = split(items, wishes)
     print(f'images: {text}')
     paths = [item.path for item in splits['train']]
-    for warning in leaks(splits), darkness(paths), pages(paths):
+    of_rgb = () if args.channels else (darkness(paths), dropped(paths))
+    for warning in leaks(splits), *of_rgb:
         if warning:
             print(f'warning: {warning}', file=sys.stderr)
     return splits
@@ -190,6 +196,7 @@ def convert_objects(args: argparse.Namespace) -> own_config.Written:
         factor=args.factor,
         tiling=tiling,
         flip=args.flip,
+        channels=args.channels,
         most=max(len(picture.boxes) for found in whole.values() for picture in found),
     )
 
@@ -282,6 +289,7 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
         factor=args.factor,
         tiling=tiling,
         flip=args.flip,
+        channels=args.channels,
     )
 
 
@@ -300,7 +308,12 @@ def convert_folders(args: argparse.Namespace) -> own_config.Written:
     )
     build(partial(write_folders, splits), args.out, options(args), force=args.force)
     return own_config.classification(
-        args.out, splits, find_arch(args.arch), args.pretrained, flip=args.flip
+        args.out,
+        splits,
+        find_arch(args.arch),
+        args.pretrained,
+        flip=args.flip,
+        channels=args.channels,
     )
 
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from ..cli.terminal import command_parser
+from ..cli.terminal import command_parser, positive
 from .archs import DEFAULT
 from .own_config import FLIPS
 
@@ -35,6 +35,13 @@ def parse_args(doc: str, argv: list[str] | None) -> argparse.Namespace:
         help='resize all images by this factor, in training and in tests: 0.5 is '
         'faster, 2 helps with small objects; by default images keep their size if '
         'they have at most 1333 x 800 pixels or small objects',
+    )
+    parser.add_argument(
+        '--channels',
+        type=positive,
+        metavar='COUNT',
+        help='read TIFF files of this number of channels as they are, in 8 or 16 '
+        'bits or as float32; by default images are read in RGB',
     )
     parser.add_argument(
         '--flip',

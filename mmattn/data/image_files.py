@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from PIL import Image, ImageSequence
+from PIL.TiffImagePlugin import EXTRASAMPLES, SAMPLESPERPIXEL
 
 from mmattn.errors import UserError
 
-from ..images import read_image
-from ..images.guard import FORMATS
+from ..images import read_channels, read_image
+from ..images.guard import FORMATS, NoImageError
 from .notes import say, some
 
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
@@ -97,13 +98,26 @@ def _name(folder: Path, path: Path) -> str:
     return path.relative_to(folder).with_suffix('').as_posix()
 
 
-def image_size(path: Path) -> tuple[int, int]:
+def image_size(path: Path, channels: int | None = None) -> tuple[int, int]:
     """Return height and width, turned by the EXIF orientation.
 
+    Args:
+        path: file of the image.
+        channels: of a TIFF file that is read as it is; None for an image in RGB.
+
     Raises:
-        ValueError: the file is no image.
+        ValueError: the file is no image, or has other channels.
     """
-    return read_image(path).shape[:2]
+    if channels is not None:
+        return read_channels(path, channels).shape[:2]
+    try:
+        return read_image(path).shape[:2]
+    except NoImageError as error:
+        if path.suffix.lower() not in ('.tif', '.tiff'):
+            raise
+        raise UserError(
+            f'{error}; --channels reads TIFF files of other channels'
+        ) from error
 
 
 def darkness(paths: Sequence[Path]) -> str | None:
@@ -127,29 +141,34 @@ def darkness(paths: Sequence[Path]) -> str | None:
     )
 
 
-def pages(paths: Sequence[Path]) -> str | None:
-    """Return a warning if the first TIFF file has several pages, or None.
+def dropped(paths: Sequence[Path]) -> str | None:
+    """Return a warning if the first TIFF file has pages or channels that are not read.
 
-    Smaller ones are previews.
+    Pages that are smaller are previews, and a channel may be transparency.
     """
     path = next((p for p in paths if p.suffix.lower() in ('.tif', '.tiff')), None)
     if path is None:
         return None
-    count = 0
     try:
         with Image.open(path, formats=FORMATS) as image:
-            size = image.size
-            for page in ImageSequence.Iterator(image):
-                count += page.size == size
+            channels = image.tag_v2.get(SAMPLESPERPIXEL, 1)
+            unknown = 0 in image.tag_v2.get(EXTRASAMPLES, ())
+            size, frames = image.size, ImageSequence.Iterator(image)
+            pages = sum(page.size == size for page in frames)
     except OSError:  # of a kind that Pillow does not read
         return None
-    if count < 2:
-        return None
-    return (
-        f'{path} has {count} pages of one size, of which the first is read. Save pages '
-        'that are images as files of their own; pages that are channels are read by '
-        'LoadChannels (docs/own_data.md)'
-    )
+    if pages > 1:
+        return (
+            f'{path} has {pages} pages of one size, of which the first is read. Save '
+            'pages that are images as files of their own; where pages are channels, '
+            '--channels reads all of them'
+        )
+    if unknown:
+        return (
+            f'{path} has {channels} channels, of which the first 3 are read: '
+            f'--channels {channels} reads all of them'
+        )
+    return None
 
 
 def matching(

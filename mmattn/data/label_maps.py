@@ -74,7 +74,7 @@ def from_label_maps(part: Part) -> list[LabelMap]:
         LabelMap(
             path,
             maps[name],
-            image_size(path),
+            image_size(path, part.channels),
             path.relative_to(part.images).as_posix(),
         )
         for name, path in tqdm(files.items(), 'read', disable=None)

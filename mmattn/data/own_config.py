@@ -10,9 +10,10 @@ from mmattn.errors import UserError
 
 from ..images.draw import class_colors
 from . import config_templates as templates
-from .archs import Arch, backbone_text
+from .archs import Arch
 from .class_folders import ClassImage
 from .image_files import image_size
+from .inputs import backbone_text, find_inputs
 from .label_maps import LabelMap
 from .own_data import Picture
 from .tiles import Tiling
@@ -210,6 +211,7 @@ def detection(
     tiling: Tiling | None = None,
     most: int = 0,
     flip: str = 'horizontal',
+    channels: int | None = None,
 ) -> Written:
     """Return a config for Mask R-CNN, or Faster R-CNN where there are boxes only.
 
@@ -224,6 +226,7 @@ def detection(
         tiling: how images were cut, if they were.
         most: the largest number of objects of an image before it was cut.
         flip: a key of `FLIPS`.
+        channels: of TIFF files that are read as they are; None for RGB.
 
     Raises:
         ValueError: `factor` is out of range.
@@ -241,6 +244,8 @@ def detection(
     low, high = np.percentile(sides, (25, 75))
     most = max(most, *(len(picture.boxes) for picture in pictures))
     most_train = max(len(picture.boxes) for picture in splits['train'])
+    paths = [each.path for each in splits['train']]
+    inputs = find_inputs(paths, channels, 'detection')
     method = 'Mask R-CNN' if has_masks else 'Faster R-CNN'
     text = templates.DETECTION.format(
         **facts(out, classes, sizes, arch, flip),
@@ -253,7 +258,8 @@ def detection(
         else 'mask_roi_extractor=None,\n        mask_head=None',
         load=load_text(pictures, has_masks),
         has_masks=has_masks,
-        backbone=backbone_text(arch, pretrained),
+        load_image=inputs.load,
+        backbone=backbone_text(arch, inputs, pretrained),
         channels=list(arch.channels),
         scale=round(scale / factor, 2),
         sides=', '.join(str(scale * stride) for stride in (4, 8, 16, 32)),
@@ -315,6 +321,7 @@ def segmentation(
     factor: float | None = None,
     tiling: Tiling | None = None,
     flip: str = 'horizontal',
+    channels: int | None = None,
 ) -> Written:
     """Return a config for UperNet; see `detection`.
 
@@ -326,9 +333,12 @@ def segmentation(
     factor, resized = shrinking(sizes, wish=factor or 1.0)
     resized = resized if factor != 1 else 'Images keep their size.'
     crop = crop_of(sizes, factor)
+    paths = [each.path for each in splits['train']]
+    inputs = find_inputs(paths, channels, 'segmentation')
     text = templates.SEGMENTATION.format(
         **facts(out, classes, sizes, arch, flip),
-        backbone=backbone_text(arch, pretrained),
+        load_image=inputs.load,
+        backbone=backbone_text(arch, inputs, pretrained),
         palette=[tuple(color) for color in class_colors(len(classes))],
         channels=list(arch.channels),
         resized=resized,
@@ -356,16 +366,20 @@ def classification(
     pretrained: str | None = None,
     *,
     flip: str = 'horizontal',
+    channels: int | None = None,
 ) -> Written:
     """Return a config for a classifier; see `detection`."""
     images = [each for found in splits.values() for each in found]
-    sizes = [image_size(each.path) for each in images]
+    sizes = [image_size(each.path, channels) for each in images]
     side = np.median([min(size) for size in sizes])
     classes = sorted({each.folder for each in images})
+    paths = [each.path for each in splits['train']]
+    inputs = find_inputs(paths, channels, 'classification')
     text = templates.CLASSIFICATION.format(
         **facts(out, classes, sizes, arch, flip),
+        load_image=inputs.load,
         backbone=backbone_text(
-            arch, pretrained, 'num_classes=num_classes,', 'out_indices=3, '
+            arch, inputs, pretrained, 'num_classes=num_classes,', 'out_indices=3, '
         ),
         size=int(np.clip(round(side / 32), 1, 7)) * 32,
         channels=arch.channels[-1],

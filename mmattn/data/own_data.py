@@ -132,12 +132,12 @@ def masks_of_objects(part: Part) -> dict[Path, list[Path]] | None:
     }
 
 
-def from_masks_of_objects(root: Path, masks: dict[Path, list[Path]]) -> list[Picture]:
-    """Return images in a folder with the objects of their mask files."""
+def from_masks_of_objects(part: Part, masks: dict[Path, list[Path]]) -> list[Picture]:
+    """Return the images of a part with the objects of their mask files."""
     pictures = []
     for path, files in tqdm(masks.items(), 'read', disable=None):
-        name = path.relative_to(root).as_posix()
-        picture = Picture(path, image_size(path), name=name)
+        name = path.relative_to(part.images).as_posix()
+        picture = Picture(path, image_size(path, part.channels), name=name)
         for file in files:
             mask = read_mask(file, picture.size)
             if np.unique(mask[mask > 0]).size > 1:
@@ -172,7 +172,7 @@ def from_masks(part: Part) -> tuple[list[Picture], list[str]]:
     masks = masks_of_objects(part)
     if masks is not None:
         print(f'{part}: each mask file is an object')
-        return from_masks_of_objects(part.images, masks), ['object']
+        return from_masks_of_objects(part, masks), ['object']
     root = part.annotations
     files = image_files(part.images, beside=root, names=part.names)
     inner = {name.partition('/')[0] for name in files if '/' in name}
@@ -180,8 +180,12 @@ def from_masks(part: Part) -> tuple[list[Picture], list[str]]:
     folders = [] if root == part.images else folders
     classes = [folder.name for folder in folders] or ['object']
     pictures = {
-        name: Picture(p, image_size(p), name=p.relative_to(part.images).as_posix())
-        for name, p in files.items()
+        name: Picture(
+            path,
+            image_size(path, part.channels),
+            name=path.relative_to(part.images).as_posix(),
+        )
+        for name, path in files.items()
     }
     for label, folder in enumerate(folders or [root]):
         paths = matching(files, folder, some_only=part.names is not None)

@@ -1,12 +1,9 @@
 """Images that nobody has annotated are told of and left out."""
 
-from pathlib import Path
-
 import pytest
 from conversions import SIZE, convert, run, save, write
 from PIL import Image
 
-from mmattn.data import image_files
 from mmattn.errors import UserError
 
 pytestmark = pytest.mark.usefixtures('empty_folder')
@@ -75,19 +72,3 @@ def test_voc_files_that_match_nothing_are_errors(files, message):
     write(XML, *files)
     with pytest.raises(UserError, match=message):
         run('voc', 'images', 'xml')
-
-
-def test_pages_beyond_the_first_are_told_of(capsys):
-    Path('images').mkdir()
-    for index in range(3):
-        first, *rest = (Image.effect_noise(SIZE, 90) for _ in range(3))
-        first.save(f'images/{index}.tif', save_all=True, append_images=rest)
-    write(XML, *(f'xml/{i}.xml' for i in range(3)))
-    run('voc', 'images', 'xml')
-    assert '.tif has 3 pages of one size' in capsys.readouterr().err
-
-
-def test_previews_are_no_pages():
-    image = Image.effect_noise(SIZE, 90)
-    image.save('a.tif', save_all=True, append_images=[image.resize((16, 12))])
-    assert image_files.pages([Path('a.tif')]) is None

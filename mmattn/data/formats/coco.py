@@ -37,7 +37,9 @@ def read_coco(part: Part) -> Content:
         entry['file_name'] = path.relative_to(images).as_posix()
         declared = entry.get('height'), entry.get('width')
         if all(d is None or type(d) in NUMBERS for d in declared):
-            entry['height'], entry['width'] = checked_size(path, declared, place)
+            entry['height'], entry['width'] = checked_size(
+                path, declared, place, part.channels
+            )
     names = 'images', 'annotations', 'categories'
     return Content(*(document.get(name) for name in names))
 

@@ -40,18 +40,21 @@ class Content:
         self.categories = [dict(id=name, name=name) for name in sorted(names)]
 
 
-def checked_size(path: Path, declared: tuple, place: str) -> tuple[int, int]:
+def checked_size(
+    path: Path, declared: tuple, place: str, channels: int | None = None
+) -> tuple[int, int]:
     """Return the height and width of an image as it is trained on.
 
     Args:
         path: file of the image.
         declared: height and width of the annotations, None for unknown.
         place: names the annotations in the error.
+        channels: see `image_size`.
 
     Raises:
         ValueError: the annotations are of another size.
     """
-    size = image_size(path)
+    size = image_size(path, channels)
     if any(d is not None and d != s for d, s in zip(declared, size, strict=True)):
         raise UserError(
             f'{place} says that {path} has {" x ".join(map(shown, declared))} pixels '

@@ -58,7 +58,7 @@ def read_csv(part: Part) -> Content:
             classes.add(label)
             entries.append((place, dict(category_id=label, bbox=box)))
     for path, entries in tqdm(boxes.items(), 'read', disable=None):
-        content.add_image(files[path].as_posix(), image_size(path))
+        content.add_image(files[path].as_posix(), image_size(path, part.channels))
         for place, entry in entries:
             content.add(place, **entry)
     content.name_categories(classes)

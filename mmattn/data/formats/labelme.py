@@ -46,7 +46,7 @@ def read_labelme(part: Part) -> Content:
             raise UserError(f'{file} and {used[path]} are of one image, {path.name}')
         used[path] = file
         declared = document.get('imageHeight'), document.get('imageWidth')
-        size = checked_size(path, declared, str(file))
+        size = checked_size(path, declared, str(file), part.channels)
         content.add_image(path.relative_to(part.images).as_posix(), size)
         groups = {}
         for number, shape in enumerate(shapes):

@@ -36,7 +36,7 @@ def read_voc(part: Part) -> Content:
         declared = [_number(root, f'size/{side}', file) for side in ('height', 'width')]
         # Some tools write 0 for a size that they do not know.
         declared = tuple(d or None for d in declared)
-        size = checked_size(path, declared, str(file))
+        size = checked_size(path, declared, str(file), part.channels)
         content.add_image(path.relative_to(part.images).as_posix(), size)
         for number, found in enumerate(root.findall('object'), 1):
             place = f'{file}: object {number}'

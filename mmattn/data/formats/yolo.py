@@ -43,7 +43,7 @@ def read_yolo(part: Part, names: Path | list[str]) -> Content:
     if empty := files.keys() - texts.keys():
         say(f'{some(len(empty), empty, "images without a file of labels")}: no object')
     for name, path in tqdm(files.items(), 'read', disable=None):
-        size = image_size(path)
+        size = image_size(path, part.channels)
         content.add_image(path.relative_to(part.images).as_posix(), size)
         if name not in texts:
             continue

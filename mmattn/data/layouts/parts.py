@@ -36,11 +36,13 @@ class Part:
         images: folder of the images.
         annotations: folder or file of the annotations, or the folder of the images.
         names: paths of the images in their folder, without suffix; None for all.
+        channels: of TIFF files, which are read as they are; None for RGB.
     """
 
     images: Path
     annotations: Path
     names: tuple[str, ...] | None = None
+    channels: int | None = None
 
     def __str__(self) -> str:
         if self.images == self.annotations:

@@ -1,0 +1,125 @@
+"""How a converted config reads images: in RGB, or with all of their channels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mmattn.errors import UserError
+
+from ..images import read_channels
+from .archs import MEAN, RANDOM, STD, Arch
+
+SAMPLE = 100  # training images whose values are averaged
+PREPROCESSORS = {  # that keep the order of the channels
+    'detection': "type='mmattn.DetDataPreprocessor', bgr_to_rgb=False,",
+    'segmentation': "type='mmattn.SegDataPreProcessor', bgr_to_rgb=False,",
+    'classification': 'to_rgb=False,',
+}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Parts of a config about the images.
+
+    Attributes:
+        load: the step of a pipeline.
+        mean: of each channel.
+        std: of each channel.
+        about: the comment on them.
+        preprocessor: further arguments of the data preprocessor.
+        backbone: arguments of the backbone.
+    """
+
+    load: str = "dict(type='LoadImageFromFile')"
+    mean: Sequence[float] = MEAN
+    std: Sequence[float] = STD
+    about: str = 'The colors of ImageNet, which published weights have seen.'
+    preprocessor: str = ''
+    backbone: str = ''
+
+
+def find_inputs(paths: Sequence[Path], channels: int | None, task: str) -> Inputs:
+    """Return how training images are read, with the mean and std of their channels.
+
+    Args:
+        paths: of the training images, as they come.
+        channels: of TIFF files that are read as they are; None for RGB.
+        task: a key of `PREPROCESSORS`.
+    """
+    if channels is None:
+        return Inputs()
+    mean, std = statistics(paths[:: -(-len(paths) // SAMPLE)], channels)
+    return Inputs(
+        load=f"dict(type='mmattn.LoadChannels', channels={channels})",
+        mean=mean,
+        std=std,
+        about='Of each channel, in the values of the files.',
+        preprocessor=PREPROCESSORS[task],
+        backbone=f'in_channels={channels}, ',
+    )
+
+
+def statistics(paths: Sequence[Path], channels: int) -> tuple[list, list]:
+    """Return the mean and std of each channel; one of a single value has the std 1.
+
+    Raises:
+        ValueError: a pixel is no number.
+    """
+    count, sums = 0, np.zeros((2, channels))  # of values and squares
+    for path in paths:
+        pixels = read_channels(path, channels).astype(np.float64).reshape(-1, channels)
+        if not np.isfinite(pixels).all():
+            raise UserError(f'{path} has pixels that are no number: fill them')
+        count += len(pixels)
+        sums += pixels.sum(0), (pixels**2).sum(0)
+    mean, squares = sums / count
+    std = np.sqrt(np.maximum(squares - mean**2, 0))
+    std[std == 0] = 1
+    return [[float(f'{value:.4g}') for value in each] for each in (mean, std)]
+
+
+def backbone_text(
+    arch: Arch,
+    inputs: Inputs,
+    pretrained: str | None = None,
+    preparing: str = '',
+    settings: str = '',
+) -> str:
+    """Return the lines of a config, in a `model`, of a backbone and its start.
+
+    Args:
+        arch: the backbone.
+        inputs: how images are read.
+        pretrained: weights to start from, 'none' for random ones; None takes the
+            published ones where there are some.
+        preparing: further lines of the data preprocessor.
+        settings: further arguments of the backbone.
+    """
+    start = arch.start if pretrained is None else pretrained
+    given = f'type={arch.type!r}, arch={arch.preset!r}, {inputs.backbone}{settings}'
+    lines = [
+        f'# {inputs.about}',
+        'data_preprocessor=dict(',
+        *(f'    {line}' for line in (preparing, inputs.preprocessor) if line),
+        f'    mean={list(inputs.mean)!r},',
+        f'    std={list(inputs.std)!r},',
+        '),',
+    ]
+    if start in (None, RANDOM):
+        lines += [
+            '# Without published weights the network starts from random ones.',
+            f'backbone=dict({given.rstrip(", ")}),',
+        ]
+    else:
+        known = arch.license and start == arch.start
+        terms = f' License: {arch.license}.' if known else ''
+        lines += [
+            f'# `mmattn train --pretrained {RANDOM}` takes random weights.{terms}',
+            'backbone=dict(',
+            f'    {given.rstrip()}',
+            f"    init_cfg=dict(type='Pretrained', checkpoint={start!r}),",
+            '),',
+        ]
+    return '\n'.join(f'    {line}' for line in lines)
