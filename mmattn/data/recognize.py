@@ -2,13 +2,17 @@
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from mmattn.errors import UserError
 
 from ..files.config_text import check_text
+from ..images import read_image
 from ..models.presets import short_name
 from . import convert, own_config
 from .archs import Arch
@@ -16,14 +20,21 @@ from .classes import check_classes
 from .folders import CARD
 from .formats import read_objects
 from .image_files import IMAGE_SUFFIXES, MASK_ENDS
-from .label_maps import LEGENDS, from_label_maps
+from .label_maps import COLOR, LEGENDS, from_label_maps
 from .layouts import Part
-from .layouts.names import IMAGES, split_of
+from .layouts.names import split_of
 from .layouts.yolo import find_yaml
 
 SPLITS = 'train', 'val'
 HEAD = 1 << 16  # characters of a JSON file in which LabelMe's `shapes` begin
-MAPS = 'label', 'annot', 'segmentationclass', 'ground'  # begin a folder of label maps
+MAPS = {  # names of folders
+    'masks': re.compile(r'^masks?|[-_ ]masks?$'),
+    'labels': re.compile(
+        r'^(labels?|lbl|annot|ann_|segmentationclass|ground|gt$)'
+        r'|annot$|[-_ ](labels?|gt)$'
+    ),
+}
+MANY = 0.05  # colors of a photograph, as a share of its pixels
 KINDS = """\
 {data} is none of the layouts that are recognized:
   a folder that `mmattn data convert` wrote, or a config (.py)
@@ -136,22 +147,24 @@ def _label_maps(
 
 def format_of(data: Path) -> str | None:
     """Return the format of `mmattn data convert` that a folder has, None for none."""
-    found, folders, pictures, jsons = Counter(), set(), [], []
-    texts, names, around = set(), set(), set()
-    for folder, inner, files in os.walk(data, followlinks=True):
-        name = Path(folder).name.lower()
+    found, pictures, jsons = Counter(), [], []
+    texts, names, folders = set(), set(), set()
+    first = {}  # picture in and below each folder
+    for folder, _, files in os.walk(data, followlinks=True):
         names.update(files)
-        around.update(map(str.lower, inner))
-        for file in map(Path, {*files} - {CARD}):
+        around = Path(folder).relative_to(data).parts
+        for file in (Path(folder, name) for name in {*files} - {CARD}):
             suffix = file.suffix.lower()
             found[suffix] += 1
             if suffix in IMAGE_SUFFIXES:
-                folders.add(name)
                 pictures.append(file.stem)
+                folders.add(file.parent.name.lower())
+                for name in around:
+                    first.setdefault(name.lower(), file)
             elif suffix == '.txt':
                 texts.add(file.stem)
             elif suffix == '.json':
-                jsons.append(Path(folder, file))
+                jsons.append(file)
     texts = len(texts.intersection(pictures))
     if texts and (find_yaml(data) or texts > found['.xml'] and not jsons):
         return 'yolo'
@@ -163,12 +176,23 @@ def format_of(data: Path) -> str | None:
     are_masks = any(stem.lower().endswith(MASK_ENDS) for stem in pictures)
     if are_masks and not names.isdisjoint(LEGENDS):
         return 'labels'
-    # Photographs of faces may lie in `mask/` and `no_mask/`.
-    if all(any(name.startswith(word) for name in around) for word in ('mask', IMAGES)):
-        return 'masks'
-    if any(name.startswith(MAPS) for name in folders):
-        return 'labels'
+    for kind, name_of_maps in MAPS.items():
+        maps = (file for name, file in first.items() if name_of_maps.search(name))
+        if len(first) > 1 and not all(map(is_photograph, maps)):
+            return kind
     classes = [name for name in folders if split_of(name) is None]
     if found['.csv'] and len(classes) < 2:
         return 'csv'
     return 'classes' if len(classes) > 1 else None
+
+
+def is_photograph(path: Path) -> bool:
+    """Return whether an image has many colors, unlike a mask or a label map.
+
+    Photographs of faces may lie in the folders `mask` and `no_mask`.
+    """
+    try:
+        pixels = read_image(path).astype(np.int32) @ COLOR
+    except UserError:
+        return False
+    return np.unique(pixels).size > MANY * pixels.size

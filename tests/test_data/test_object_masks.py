@@ -70,8 +70,3 @@ def test_a_folder_for_each_class_stays_one():
             Path(f'here/{image}').rmdir()
     written = run('masks', 'images', 'masks')
     assert {c['name'] for c in written['train']['categories']} == {'cell', 'dust'}
-
-
-def test_a_class_of_masks_is_a_class():
-    save('faces/mask/1.png', 'faces/no_mask/2.png')
-    assert format_of(Path('faces')) == 'classes'

@@ -319,7 +319,7 @@ REFUSED = {
     'no train': (roboflow_yolo, 'r/train/images', 'names what is not there, train: '),
     'a list of nothing': (cvat_ultralytics, 'r/images/val/c.jpg', 'must list images'),
     'listed': (voc_sets, 'r/VOC2012/JPEGImages/c.jpg', "missing, such as 'c'"),
-    'no xml': (unusual_folder, 'r/training', 'Pass a folder of XML files after that'),
+    'no xml': (unusual_folder, 'r/training', 'pass a folder of XML files after that'),
     'no mask': (masks, 'r/val/masks/c_mask.png', 'has no image'),
 }
 

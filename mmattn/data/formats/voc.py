@@ -21,7 +21,10 @@ def read_voc(part: Part) -> Content:
     texts = annotation_files(part.annotations, '.xml')
     extra = texts.keys() - files.keys() if part.names is None else set()
     if not texts:
-        raise UserError(f'{part.annotations} has no XML file')
+        hint = ''
+        if part.images == part.annotations:
+            hint = ': pass a folder of XML files after that of the images'
+        raise UserError(f'{part.annotations} has no XML file{hint}')
     if extra:
         raise UserError(
             f'{part.annotations}: {some(len(extra), extra, "files without an image")} '

@@ -1,6 +1,7 @@
 """Names that folders and files of data sets have, whoever writes them."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..image_files import IMAGE_SUFFIXES, folders_in
@@ -15,15 +16,20 @@ WORDS = {
     'dev': 'val',
     'test': 'test',
     'testing': 'test',
+    'imagestr': 'train',  # nnU-Net's
+    'imagests': 'test',
 }
-IMAGES = ('images', 'image', 'imgs', 'img', 'jpegimages', 'leftimg8bit')
+IMAGES = (
+    *('images', 'image', 'imgs', 'img', 'jpegimages', 'leftimg8bit'),
+    *('img_dir', 'images_prepped'),  # mmsegmentation's, keras-segmentation's
+)
 ANNOTATIONS = {  # the first that is there counts
     'csv': ('annotations',),
     'labelme': ('annotations', 'annotation', 'labels', 'label', 'json', 'jsons'),
     'labels': (
         *('segmentationclasspng', 'segmentationclass', 'labels', 'label', 'masks'),
         *('mask', 'annotations', 'annotation', 'gtfine', 'groundtruth'),
-        *('ground_truth', 'gt'),
+        *('ground_truth', 'gt', 'ann_dir', 'annotations_prepped'),
     ),
     'masks': (
         *('segmentationobject', 'masks', 'mask', 'labels', 'label', 'annotations'),
@@ -41,14 +47,27 @@ ENDS = ('annot', 'labels', 'label', 'masks', 'mask', 'annotations')
 def split_of(name: str) -> str | None:
     """Return the split of a folder, or None.
 
-    It may be called `valid`, `train2017` or `train_images`.
+    It may be called `valid`, `train2017`, `train_images` or `images_train`.
     """
-    return WORDS.get(re.sub(r'[-_]?\d*$', '', without_images(name)))
+    word = re.sub(r'[-_]?\d*$', '', without_images(name))
+    return WORDS.get(word, WORDS.get(name.lower()))
 
 
 def without_images(name: str) -> str:
-    """Return the name of a folder in lower case without `images` after a mark."""
-    return re.sub(rf'[-_ ]({"|".join(IMAGES)})$', '', name.lower())
+    """Return the name of a folder in lower case without `images` at an end of it."""
+    words = '|'.join(sorted(IMAGES, key=len, reverse=True))
+    name = name.lower()
+    return re.sub(rf'[-_ ]({words})$|^({words})[-_ ]?(?=.)', '', name, count=1)
+
+
+def annotations_of(kind: str, images: str) -> list[str]:
+    """Return names that the folder of annotations may have beside one of images.
+
+    They are in lower case, `train_masks`, `trainannot` or `labels_train`.
+    """
+    name, ends = without_images(images), dict.fromkeys((*ENDS, *ANNOTATIONS[kind]))
+    marked = [pair for end in ends for pair in ((name, end), (end, name))]
+    return [mark.join(pair) for mark in ('_', '-', ' ', '') for pair in marked]
 
 
 def split_in(name: str) -> str | None:
@@ -58,7 +77,7 @@ def split_in(name: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def child(folder: Path, names: tuple[str, ...]) -> Path | None:
+def child(folder: Path, names: Iterable[str]) -> Path | None:
     """Return the first folder inside `folder` of these names in lower case, or None."""
     found = {path.name.lower(): path for path in folders_in(folder)}
     return next((found[name] for name in names if name in found), None)

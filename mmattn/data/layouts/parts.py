@@ -14,13 +14,12 @@ from ..notes import say
 from ..yolo_yaml import read_lines
 from .names import (
     ANNOTATIONS,
-    ENDS,
     IMAGES,
+    annotations_of,
     child,
     image_splits,
     split_folders,
     split_in,
-    without_images,
 )
 
 LISTED = {'labels': 'SegmentationClass', 'masks': 'SegmentationObject'}
@@ -122,10 +121,7 @@ def beside(kind: str, images: Path) -> Part:
     inner = child(images, IMAGES) or images
     found = child(images, ANNOTATIONS[kind])
     if found is None and inner == images:
-        name = without_images(images.name)
-        names = [f'{name}{mark}{end}' for end in ENDS for mark in '_- ']
-        names += [f'{name}{end}' for end in ENDS]
-        found = child(images.parent, tuple(names))
+        found = child(images.parent, annotations_of(kind, images.name))
     if found is None and images.name.lower() in IMAGES:
         found = child(images.parent, ANNOTATIONS[kind])
     return Part(inner, found or inner)
