@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_launch_scripts import VARIABLES
+from fresh import plain_environment
 
 from tools.benchmark.tolerances import assert_close
 from tools.datasets import toy
@@ -70,7 +70,7 @@ class Launch:
 
     def __init__(self, folder, name, *command, **variables):
         self.log = folder / f'{name}.log'
-        env = {key: value for key, value in os.environ.items() if key not in VARIABLES}
+        env = plain_environment()
         env |= {'VIRTUAL_ENV': sys.prefix, 'OMP_NUM_THREADS': '1', **variables}
         env['PATH'] = f'{Path(sys.executable).parent}:{env["PATH"]}'
         with open(self.log, 'a') as log:
