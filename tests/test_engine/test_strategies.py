@@ -5,6 +5,7 @@ import torch
 from fresh import ROOT, run_python
 from mmengine.config import Config
 from mmengine.registry import MODELS, STRATEGIES, init_default_scope
+from tool_runs import COCO_LOADERS
 from torch import distributed, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -12,26 +13,16 @@ from mmattn.engine import FSDPStrategy, LayerDecayOptimWrapperConstructor
 from mmattn.models import IViT
 
 FSDP = ROOT / 'configs/strategies/mask_rcnn_ivit_b_3x_coco_fsdp.py'
-TOY = """
+TOY = f"""
 _base_ = 'mmattn::strategies/mask_rcnn_ivit_b_3x_coco_fsdp.py'
 model = dict(
     backbone=dict(arch='nano'),
     neck=dict(in_channels=[32, 64, 160, 256]),
     roi_head=dict(bbox_head=dict(fc_out_channels=64)),
     test_cfg=dict(rpn=dict(max_per_img=20), rcnn=dict(score_thr=0.0, max_per_img=5)))
-load = dict(type='LoadImageFromFile')
-annotate = dict(type='LoadAnnotations', with_bbox=True, with_mask=True)
-resize = dict(type='Resize', scale=(96, 96), keep_ratio=True)
-pack = dict(type='PackDetInputs', meta_keys=(
-    'img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
-loader = dict(batch_size=1, num_workers=0, persistent_workers=False)
-train_dataloader = dict(**loader, dataset=dict(pipeline=[load, annotate, resize, pack]))
-val_dataloader = dict(**loader, dataset=dict(pipeline=[load, resize, annotate, pack]))
-test_dataloader = val_dataloader
-default_hooks = dict(logger=dict(interval=1))
 strategy = dict(model_wrapper=dict(
     device_id='cpu', auto_wrap_policy=dict(min_num_params=200_000)))
-"""
+{COCO_LOADERS}"""
 
 
 @pytest.fixture
@@ -52,11 +43,9 @@ def groups(model: nn.Module) -> dict[str, tuple[float, float]]:
     wrapper = constructor(model)
     names = {id(p): n for n, p in model.named_parameters()}
     return {
-        names[id(param)].replace('_fsdp_wrapped_module.', ''): (
-            group['lr'],
-            group['weight_decay'],
-        )
+        names[id(param)].replace('_fsdp_wrapped_module.', ''): each
         for group in wrapper.optimizer.param_groups
+        for each in [(group['lr'], group['weight_decay'])]
         for param in group['params']
     }
 
