@@ -25,12 +25,9 @@ CONFIGS = {
     'segmentor': 'upernet/ivit_t_160k_ade20k',
     'classifier': 'classification/ivit_t_300e_in1k',
 }
-TRAINED = (
-    DETECTOR
-    + """
+TRAINED = f"""{DETECTOR}
 train_dataloader.update(num_workers=1, sampler=dict(shuffle=False))
 """
-)
 
 
 @pytest.fixture
@@ -51,11 +48,8 @@ def rows(out: str) -> dict[str, list[str]]:
 
 def column(table: dict, index: int) -> list[int]:
     """The counts of the classes in a data set; names may have spaces."""
-    return [
-        int(cells[index])
-        for name, cells in table.items()
-        if not name.endswith('.dataset') and cells[-1].isdecimal()
-    ]
+    classes = [cells for name, cells in table.items() if not name.endswith('.dataset')]
+    return [int(cells[index]) for cells in classes if cells[-1].isdecimal()]
 
 
 def objects(split: str) -> int:
@@ -64,25 +58,26 @@ def objects(split: str) -> int:
     return sum(not annotation['iscrowd'] for annotation in annotations)
 
 
+LENET = """
+default_scope = 'mmpretrain'
+model = dict(type='ImageClassifier', backbone=dict(type='LeNet5'))
+"""
+
+
 @pytest.mark.parametrize(
     ('text', 'error'),
     [
         ('', '`model` must be a dict, got None'),
         ("default_scope = ''", "default_scope must name a package, got ''"),
         ("model = dict(type='mmdet.\\n')", 'mmdet'),
-        (
-            "default_scope = 'mmpretrain'\nval_dataloader = 'val'\nmodel = "
-            "dict(type='ImageClassifier', backbone=dict(type='LeNet5'))",
-            "val_dataloader must be a dict, got 'val'",
-        ),
+        (LENET + "val_dataloader = 'val'", "val_dataloader must be a dict, got 'val'"),
     ],
 )
 def test_what_is_no_model_or_loader_is_one_line(tmp_path, capsys, text, error):
     (tmp_path / 'config.py').write_text(text)
     assert check.main([str(tmp_path / 'config.py')]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith('error: ')
-    assert error in line
+    assert line.startswith('error: ') and error in line
 
 
 def test_a_detectors_data(here, capsys):
@@ -165,8 +160,7 @@ def test_every_bad_split_is_named(here, capsys):
 
 
 def test_a_training_ends_with_the_name_of_the_file(here, monkeypatch, forget_instances):
-    content = Path(IMAGE).read_bytes()
-    Path(IMAGE).write_bytes(content[:-100])
+    Path(IMAGE).write_bytes(Path(IMAGE).read_bytes()[:-100])
     (here / 'config.py').write_text(TRAINED)
     monkeypatch.setenv('LOCAL_RANK', '0')
     forget_instances()
