@@ -127,7 +127,15 @@ def test_yolo(here):
 
 
 def gone(path: str):
-    return Path(path).unlink
+    return Path(f'{path}.png').unlink
+
+
+def text(path: str):
+    return lambda: Path(path).write_text('text')
+
+
+def coded_folder():
+    shutil.copytree('masks', f'folders/{CODE}')
 
 
 def pixels(array, *names: str):
@@ -135,8 +143,9 @@ def pixels(array, *names: str):
 
 
 COLORS = np.zeros((*MASK, 3), np.uint8) + np.array([0, 9, 5], np.uint8)
-ODD = np.zeros((40, 61), np.uint8)
-LABELS = 'labels images masks --classes '
+ODD, LINE = np.zeros((40, 61), np.uint8), np.eye(3, dtype=np.uint8)[None]
+MASKS, LABELS = 'masks images masks', 'labels images masks'
+TWO_NAMES, A_TO_H = '--classes cell dirt', '--classes a b c d e f g'
 NO_TEXT = "a class name must be text of one line without '{{'"
 BAD = {  # the arguments, the error, and what is done to the data before
     'no folder': ('masks image masks', 'image is no folder'),
@@ -145,55 +154,37 @@ BAD = {  # the arguments, the error, and what is done to the data before
         *('masks .', 'if masks have a folder of their own, pass it after'),
         lambda: Path('masks').rename('outlines'),
     ),
-    'a mask is missing': (
-        *('masks images masks', "masks: 1 images without a mask, such as '2'"),
-        gone('masks/2.png'),
-    ),
-    'an image is missing': (
-        *('masks images masks', "masks: 1 masks without an image, such as '2'"),
-        gone('images/2.png'),
-    ),
-    'no image file': (
-        *('masks images masks', 'images/2.png cannot be read as an image'),
-        lambda: Path('images/2.png').write_text('text'),
-    ),
-    'another size': (
-        *('masks images masks', '2.png has 40 x 61 pixels, but its image has 40 x 60'),
-        pixels(ODD),
-    ),
-    'a colored mask': (
-        *('masks images masks', 'masks/2.png is a color image'),
-        pixels(np.eye(3, dtype=np.uint8)[None]),
-    ),
+    'a mask is missing': (MASKS, "images without a mask, such as '2'", gone('masks/2')),
+    'an image is missing': (MASKS, "without an image, such as '2'", gone('images/2')),
+    'no image file': (MASKS, '2.png cannot be read as an image', text('images/2.png')),
+    'another size': (MASKS, '40 x 61 pixels, but its image has 40 x 60', pixels(ODD)),
+    'a colored mask': (MASKS, 'masks/2.png is a color image', pixels(LINE)),
     'a colored label map': (
-        *(f'{LABELS} a b c d e f g h', '`mmattn data convert labels` takes them with'),
+        *(f'{LABELS} {A_TO_H} h', '`mmattn data convert labels` takes them with'),
         pixels(COLORS),
     ),
     'too many names': (
-        'masks images masks --classes cell dirt',
+        f'{MASKS} {TWO_NAMES}',
         '--classes must name some of the classes object, or be 1 new names for them',
     ),
-    'no objects': (
-        *('masks images masks', 'masks has no object in 5 images'),
-        pixels(draw([]), *'01234'),
-    ),
+    'no objects': (MASKS, 'masks has no object in 5', pixels(draw([]), *'01234')),
     'no validation image': (
-        'masks images masks --val-images day3*',
+        f'{MASKS} --val-images day3*',
         "of 5 images none is left for val ('day3*')",
     ),
     'a label without a name': (
-        f'{LABELS} background cell',
-        'has the number 7, but there are 2 classes, 0 to 1 (background, cell); if it '
+        f'{LABELS} {TWO_NAMES}',
+        'has the number 7, but there are 2 classes, 0 to 1 (cell, dirt); if it '
         'is no class, pass --ignore 7; if it is a class, pass the gray of each, '
         "--palette ... '#070707'",
     ),
-    'boxes of label maps': (f'{LABELS} a b --boxes', '--boxes and --masks are for obj'),
-    'labels without names': ('labels images masks', 'labels needs --classes'),
-    'code as the name of a class': (
-        *('masks images folders', NO_TEXT),
-        lambda: shutil.copytree('masks', f'folders/{CODE}'),
+    'boxes of labels': (
+        f'{LABELS} {A_TO_H} --boxes',
+        '--boxes and --masks are for o',
     ),
-    'code as the name of a label': (f'{LABELS} a b c d e f g {CODE}', NO_TEXT),
+    'labels without names': (LABELS, 'labels needs --classes'),
+    'code as a class': ('masks images folders', NO_TEXT, coded_folder),
+    'code as a label': (f'{LABELS} {A_TO_H} {CODE}', NO_TEXT),
     'yolo without names': ('yolo images masks', 'has no file with the names'),
 }
 

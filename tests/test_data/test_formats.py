@@ -149,6 +149,10 @@ def test_a_photo_that_its_annotations_do_not_turn(here):
         run(args)
 
 
+def marked(content) -> str:
+    return '\ufeff' + json.dumps(content)
+
+
 POLYGONS = dict(segmentation=[TRIANGLE])
 NUMBERLESS = dict.fromkeys(('bbox', 'area', 'id', 'iscrowd'))
 BOX, BUS, LEAF = [10, 10, 20, 20], [36, 16, 24, 32], [10, 5, 20, 20]
@@ -159,6 +163,7 @@ GROUP = (
     shape('polygon', [10, 10], [30, 10], [30, 30], group_id=1),
     shape('rectangle', [50, 10], [60, 30], group_id=1),
 )
+UNLISTED = "that no annotations list, such as '4.png', are"
 GROUPED = [[10, 10, 30, 10, 30, 30], [50, 10, 60, 10, 60, 30, 50, 30]]
 IGNORED = shape('rectangle', [9, 9], [20, 20], label='__ignore__')
 READ = {  # what writes; its arguments; box, area and outline of the first; what is said
@@ -193,22 +198,22 @@ READ = {  # what writes; its arguments; box, area and outline of the first; what
         'reaches beyond its image, the box [80, -4, 30, 20] [x, y, width, height] in',
     ),
     'outside': (
-        *(write_coco, [coco(dict(bbox=[70, 5, 20, 20]), **POLYGONS)]),
-        *([5, 5, 20, 25], 250, [TRIANGLE]),
-        'annotation 1 (image 0): has an outline outside of its box; the outline counts',
+        *(write_coco, [coco(dict(bbox=[70, 5, 20, 20]), **POLYGONS)], [5, 5, 20, 25]),
+        *(250, [TRIANGLE], 'has an outline outside of its box; the outline counts'),
     ),
     'partly-hidden': (
-        *(write_coco, [coco(dict(bbox=[5, 5, 80, 50]), **POLYGONS)]),
-        *([5, 5, 80, 50], 250, [TRIANGLE], 'masks'),
+        *(write_coco, [coco(dict(bbox=[5, 5, 80, 50]), **POLYGONS)], [5, 5, 80, 50]),
+        *(250, [TRIANGLE], 'masks'),
     ),
     'area-0': (
-        *(write_coco, [coco(dict(area=0))], BOX, 400, None),
-        'annotation 1 (image 0): has the area 0; it is computed instead',
+        write_coco,
+        [coco(dict(area=0))],
+        BOX,
+        400,
+        None,
+        'has the area 0; it is',
     ),
-    'mark': (
-        *(write_coco, [coco(), lambda content: '\ufeff' + json.dumps(content)]),
-        *(BOX, 400, None, 'boxes'),
-    ),
+    'mark': (write_coco, [coco(), marked], BOX, 400, None, 'boxes'),
     'yolo': (write_yolo, ['1 .5 .5 .25 .5'], BUS, 768, None, "'4': no"),
     'track': (write_yolo, ['1.0 .5 .5 .25 .5 7'], BUS, 768, None, 'boxes'),
     'pose': (write_yolo, ['1 .5 .5 .25 .5 .4 .4', POSE], BUS, 768, None, 'boxes'),
@@ -218,10 +223,7 @@ READ = {  # what writes; its arguments; box, area and outline of the first; what
     ),
     'voc': (write_voc, [], [10, 5, 20, 21], 420, None, 'boxes'),
     'voc-no-size': (write_voc, dict(size='0 0'), [10, 5, 20, 21], 420, None, 'boxes'),
-    'labelme-rectangle': (
-        *(write_labelme, [LEAF_SHAPE], LEAF, 400, None),
-        "that no annotations list, such as '4.png', are",
-    ),
+    'labelme': (write_labelme, [LEAF_SHAPE], LEAF, 400, None, UNLISTED),
     'labelme-group': (write_labelme, GROUP, [10, 10, 50, 20], 410, GROUPED, 'masks'),
     'labelme-ignore': (
         *(write_labelme, [LEAF_SHAPE, IGNORED], LEAF, 400, None),
@@ -321,9 +323,8 @@ def test_the_category_above_all_others_is_no_class(capsys):
 def test_bytes_are_read_under_a_name():
     data = json.dumps(coco(**POLYGONS)).encode()
     assert read_coco(data, 'mine', masks=True).notes == []
-    with pytest.raises(
-        UserError, match=r'^mine: annotation 1 .* has no outline in "seg'
-    ):
+    message = '^mine: annotation 1 .* has no outline in "seg'
+    with pytest.raises(UserError, match=message):
         read_coco(json.dumps(coco()).encode(), 'mine', masks=True)
 
 

@@ -205,28 +205,24 @@ def masks():
 
 
 TWO = dict(train=['a.jpg', 'b.jpg'], val=['c.jpg'])
+OF_TWO = (
+    *(of_label_studio, of_colab, of_an_outer_folder, lists_of_another_machine),
+    *(csv_beside_xml, cvat_darknet, roboflow_darknet, yolo_without_names),
+    *(yolo_folders, coco_pair, named_coco, labelme, masks),
+)
+OF_THREE = (
+    roboflow_yolo,
+    roboflow_coco,
+    coco_triple,
+    voc_sets,
+    roboflow_voc,
+    roboflow_csv,
+)
 LAYOUTS = {
-    roboflow_yolo: TWO | dict(test=['d.jpg']),
+    **dict.fromkeys(OF_TWO, TWO),
+    **dict.fromkeys(OF_THREE, TWO | dict(test=['d.jpg'])),
     ultralytics: dict(train=['b.jpg', 'e.jpg', 'x/a.jpg'], val=['c.jpg']),
-    of_label_studio: TWO,
-    of_colab: TWO,
-    of_an_outer_folder: TWO,
-    lists_of_another_machine: TWO,
-    csv_beside_xml: TWO,
     cvat_ultralytics: dict(train=['train/a.jpg', 'train/b.jpg'], val=['val/c.jpg']),
-    cvat_darknet: TWO,
-    roboflow_darknet: TWO,
-    yolo_without_names: TWO,
-    yolo_folders: TWO,
-    roboflow_coco: TWO | dict(test=['d.jpg']),
-    coco_triple: TWO | dict(test=['d.jpg']),
-    coco_pair: TWO,
-    named_coco: TWO,
-    voc_sets: TWO | dict(test=['d.jpg']),
-    roboflow_voc: TWO | dict(test=['d.jpg']),
-    labelme: TWO,
-    roboflow_csv: TWO | dict(test=['d.jpg']),
-    masks: TWO,
 }
 
 

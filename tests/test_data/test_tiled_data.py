@@ -333,23 +333,18 @@ def test_csv_that_cannot_be_meant(text, message):
         run('csv', 'images', 'boxes.csv')
 
 
-def test_limits_follow_the_largest_count():
-    run(*coco(MANY))
-    cfg = Config.fromfile('data/faster_rcnn_ivit_n_set.py')
-    assert cfg.model.test_cfg.rcnn.max_per_img == 800
-    assert cfg.model.test_cfg.rpn.nms_pre == cfg.model.test_cfg.rpn.max_per_img == 1600
-    assert cfg.model.train_cfg.rpn_proposal.max_per_img == 800
-
-
-def test_limits_of_tests_are_those_of_whole_images():
+@pytest.mark.parametrize('tile', [(), ('--tile', '60')], ids=['whole', 'tiles'])
+def test_limits_follow_the_largest_count_of_whole_images(tile):
+    """Users predict on whole images; the file lists all objects of a and one of b."""
     args = coco(MANY)
     content = json.loads(Path('a.json').read_text())
-    content['annotations'] = content['annotations'][:401]  # all of image a
+    content['annotations'] = content['annotations'][:401]
     Path('a.json').write_text(json.dumps(content))
-    run(*args, '--tile', '60')
-    cfg = Config.fromfile('data/faster_rcnn_ivit_n_set.py')
-    assert cfg.model.test_cfg.rcnn.max_per_img == 800
-    assert cfg.model.train_cfg.rpn_proposal.max_per_img < 800
+    run(*args, *tile)
+    model = Config.fromfile('data/faster_rcnn_ivit_n_set.py').model
+    assert model.test_cfg.rcnn.max_per_img == 800
+    assert model.test_cfg.rpn.nms_pre == model.test_cfg.rpn.max_per_img == 1600
+    assert (model.train_cfg.rpn_proposal.max_per_img < 800) == bool(tile)
 
 
 def test_small_objects_are_not_shrunk(monkeypatch, capsys):

@@ -74,13 +74,6 @@ def test_workers_change_nothing(expected, num_workers, persistent):
     assert torch.equal(two_passes(loader), expected)
 
 
-def test_what_was_drawn_before_changes_nothing(expected):
-    random.seed(1)
-    np.random.seed(2)
-    torch.manual_seed(3)
-    assert torch.equal(two_passes(build()), expected)
-
-
 def test_no_two_samples_share_numbers(expected):
     numbers = torch.cat([expected, two_passes(build(seed=1))])[..., 1:]
     assert len(numbers.unique()) == numbers.numel() == 2 * 20 * 3

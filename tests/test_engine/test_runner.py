@@ -301,10 +301,8 @@ def test_a_lock_that_is_something_else_is_left_alone(tmp_path, kind):
         'folder': lock.mkdir,
     }
     make[kind]()
-    with (
-        pytest.raises(ValueError, match='mmattn-lock must be a regular file'),
-        locked_work_dir(lock.parent),
-    ):
+    refused = pytest.raises(ValueError, match='mmattn-lock must be a regular file')
+    with refused, locked_work_dir(lock.parent):
         pass
     assert precious.read_text() == 'data'
 

@@ -108,7 +108,6 @@ def test_a_schedule_that_ends_elsewhere_is_found_and_scaled(case):
 
 THIRD, ALONE = [warm_up(20), iters(20, 60)], [warm_up(20), iters(0, 60)]
 SCALINGS = {
-    'steps': (EPOCHS, [steps(27, 33, end=36)], [steps(9, 11, end=12)]),
     # At 0 the first would come before the first iteration.
     'early-step': (EPOCHS, [steps(1, 33, end=36)], [steps(1, 11, end=12)]),
     'warm-up-keeps-its-steps': (
@@ -142,11 +141,6 @@ SCALINGS = {
         EPOCHS,
         [EPOCH_WARM_UP, cosine(2, 36, T_max=36)],
         [EPOCH_WARM_UP, cosine(2, 12, T_max=12)],
-    ),
-    'one-cycle-after-a-warm-up': (
-        ITERS,
-        [warm_up(20), one_cycle(90)],
-        [warm_up(20), one_cycle(40)],
     ),
     'a-later-rise-is-no-warm-up': (
         ITERS,

@@ -5,11 +5,12 @@ import torch
 from fresh import ROOT, run_python
 from mmengine.config import Config
 from mmengine.registry import MODELS, STRATEGIES, init_default_scope
+from test_optim_wrapper_constructor import group, settings
 from tool_runs import COCO_LOADERS
 from torch import distributed, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from mmattn.engine import FSDPStrategy, LayerDecayOptimWrapperConstructor
+from mmattn.engine import FSDPStrategy
 from mmattn.models import IViT
 
 FSDP = ROOT / 'configs/strategies/mask_rcnn_ivit_b_3x_coco_fsdp.py'
@@ -36,18 +37,8 @@ def two_ranks_in_one_process():
 
 
 def groups(model: nn.Module) -> dict[str, tuple[float, float]]:
-    constructor = LayerDecayOptimWrapperConstructor(
-        dict(optimizer=dict(type='AdamW', lr=1.0, weight_decay=1.0)),
-        dict(layer_decay_rate=0.5),
-    )
-    wrapper = constructor(model)
-    names = {id(p): n for n, p in model.named_parameters()}
-    return {
-        names[id(param)].replace('_fsdp_wrapped_module.', ''): each
-        for group in wrapper.optimizer.param_groups
-        for each in [(group['lr'], group['weight_decay'])]
-        for param in group['params']
-    }
+    found = settings(model, group(model, layer_decay_rate=0.5))
+    return {k.replace('_fsdp_wrapped_module.', ''): each for k, each in found.items()}
 
 
 def sharded(use_orig_params: bool) -> tuple[nn.Module, nn.Module]:
