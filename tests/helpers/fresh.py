@@ -8,12 +8,21 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
+LAUNCH_VARIABLES = (
+    'NNODES NODE_RANK PORT MASTER_ADDR MASTER_PORT TORCHRUN_ARGS GPUS GPUS_PER_NODE '
+    'CPUS_PER_TASK SRUN_ARGS VIRTUAL_ENV CONDA_PREFIX RDZV_ID LOCAL_ADDR'
+).split()
 MM = 'mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain'
 
 
 def without(*names: str) -> str:
     """Make `import name` and `find_spec(name)` behave as where it is not installed."""
     return f'import sys; sys.modules.update(dict.fromkeys({names}))\n'
+
+
+def plain_environment() -> dict[str, str]:
+    """Return the environment without the variables that the launch scripts read."""
+    return {k: v for k, v in os.environ.items() if k not in LAUNCH_VARIABLES}
 
 
 def run_python(

@@ -6,6 +6,18 @@ import sys
 
 import pytest
 
+COCO_LOADERS = """
+load = dict(type='LoadImageFromFile')
+annotate = dict(type='LoadAnnotations', with_bbox=True, with_mask=True)
+resize = dict(type='Resize', scale=(96, 96), keep_ratio=True)
+pack = dict(type='PackDetInputs', meta_keys=(
+    'img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
+loader = dict(batch_size=1, num_workers=0, persistent_workers=False)
+train_dataloader = dict(**loader, dataset=dict(pipeline=[load, annotate, resize, pack]))
+val_dataloader = dict(**loader, dataset=dict(pipeline=[load, resize, annotate, pack]))
+test_dataloader = val_dataloader
+default_hooks = dict(logger=dict(interval=1))
+"""
 NARROW = 'embed_dims=(8, 16, 32, 64), depths=(1, 1, 1, 1), num_heads=(2, 4)'
 DETECTOR = f"""
 _base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'
@@ -21,18 +33,8 @@ model = dict(
     train_cfg=dict(
         rpn_proposal=dict(max_per_img=50), rcnn=dict(sampler=dict(num=16))),
     test_cfg=dict(rpn=dict(max_per_img=20), rcnn=dict(score_thr=0.0, max_per_img=5)))
-load = dict(type='LoadImageFromFile')
-annotate = dict(type='LoadAnnotations', with_bbox=True, with_mask=True)
-resize = dict(type='Resize', scale=(96, 96), keep_ratio=True)
-pack = dict(type='PackDetInputs', meta_keys=(
-    'img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
-loader = dict(batch_size=1, num_workers=0, persistent_workers=False)
-train_dataloader = dict(**loader, dataset=dict(pipeline=[load, annotate, resize, pack]))
-val_dataloader = dict(**loader, dataset=dict(pipeline=[load, resize, annotate, pack]))
-test_dataloader = val_dataloader
 train_cfg = dict(max_epochs=1)
-default_hooks = dict(logger=dict(interval=1))
-"""
+{COCO_LOADERS}"""
 CLASSIFIER = """
 _base_ = 'mmattn::classification/vit_t16_imhsa_300e_in1k.py'
 loader = dict(batch_size=2, num_workers=0, persistent_workers=False)

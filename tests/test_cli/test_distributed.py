@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_launch_scripts import VARIABLES
+from fresh import plain_environment
 
 from tools.benchmark.tolerances import assert_close
 from tools.datasets import toy
@@ -70,7 +70,7 @@ class Launch:
 
     def __init__(self, folder, name, *command, **variables):
         self.log = folder / f'{name}.log'
-        env = {key: value for key, value in os.environ.items() if key not in VARIABLES}
+        env = plain_environment()
         env |= {'VIRTUAL_ENV': sys.prefix, 'OMP_NUM_THREADS': '1', **variables}
         env['PATH'] = f'{Path(sys.executable).parent}:{env["PATH"]}'
         with open(self.log, 'a') as log:
@@ -95,24 +95,20 @@ class Run(Launch):
         path = self.work_dir / 'last_checkpoint'
         return path.read_text() if path.exists() else None
 
-    def kill_one_after_a_checkpoint(self):
+    def signal_one_after_a_checkpoint(self, number):
         """Rank 1, once there is a checkpoint that was not there before."""
-        self.wait_for_a_checkpoint()
-        os.kill(self.worker(rank=1), signal.SIGKILL)
-
-    def wait_for_a_checkpoint(self):
         before, end = self.last_checkpoint(), time.monotonic() + PATIENCE
         while self.last_checkpoint() == before:
             assert self.process.poll() is None, self.log.read_text()[-4000:]
             assert time.monotonic() < end, self.log.read_text()[-4000:]
             time.sleep(0.01)
-
-    def worker(self, rank):
         own = Path(f'/proc/{self.process.pid}/task/{self.process.pid}/children')
-        for pid in own.read_text().split():
-            if f'RANK={rank}' in Path(f'/proc/{pid}/environ').read_text().split('\0'):
-                return int(pid)
-        raise AssertionError(f'no process of rank {rank}')
+        (worker,) = (
+            int(pid)
+            for pid in own.read_text().split()
+            if 'RANK=1' in Path(f'/proc/{pid}/environ').read_text().split('\0')
+        )
+        os.kill(worker, number)
 
 
 def load(path):
@@ -123,19 +119,11 @@ def load(path):
 def killed(work):
     """A run of which one process was killed after the first checkpoint."""
     run = Run(work, 'killed')
-    run.kill_one_after_a_checkpoint()
+    run.signal_one_after_a_checkpoint(signal.SIGKILL)
     returncode, log = run.finish(patience=60)
     assert returncode != 0 and 'Signal 9 (SIGKILL)' in log
     assert log.count('the backend is gloo') == 1 - torch.cuda.is_available()
     return run
-
-
-@pytest.fixture(scope='module')
-def resumed(work, killed):
-    """That run, resumed, and killed once more, which torchrun may mend."""
-    run = Run(work, 'killed', '--resume', TORCHRUN_ARGS='--max-restarts=1')
-    run.kill_one_after_a_checkpoint()
-    return run, *run.finish()
 
 
 @linux
@@ -166,11 +154,14 @@ def test_two_processes_have_the_gradients_of_one(
 
 @linux
 @pytest.mark.slow
-def test_a_resumed_run_of_two_ends_where_an_uninterrupted_one_does(work, resumed):
+def test_a_resumed_run_of_two_ends_where_an_uninterrupted_one_does(work, killed):
+    """The resumed run is killed once more, which torchrun may mend."""
     straight = Run(work, 'straight')
     returncode, log = straight.finish()
     assert returncode == 0, log[-4000:]
-    run, returncode, log = resumed
+    run = Run(work, 'killed', '--resume', TORCHRUN_ARGS='--max-restarts=1')
+    run.signal_one_after_a_checkpoint(signal.SIGKILL)
+    returncode, log = run.finish()
     assert returncode == 0 and log.count('resumed epoch') == 2, log[-4000:]
     last = f'iter_{ITERATIONS}.pth'
     states = [load(run.work_dir / last) for run in (straight, run)]
@@ -182,8 +173,7 @@ def test_a_resumed_run_of_two_ends_where_an_uninterrupted_one_does(work, resumed
 @pytest.mark.slow
 def test_a_signal_to_one_process_stops_and_saves_both(work):
     run = Run(work, 'stopped')
-    run.wait_for_a_checkpoint()
-    os.kill(run.worker(rank=1), signal.SIGTERM)
+    run.signal_one_after_a_checkpoint(signal.SIGTERM)
     returncode, log = run.finish(patience=60)
     assert returncode != 0
     assert log.count('SIGTERM: stopped after iteration') == 1, log[-4000:]

@@ -52,7 +52,6 @@ def test_default_shape_is_the_configs_or_the_tasks(capsys, config, shape):
         ("dict(type='Resize', scale=(64, 96))", '96x64'),
         ("dict(type='Resize', scale=48), dict(type='CenterCrop', crop_size=3)", '3x3'),
         ("dict(type='Resize', scale=(48, 9), keep_ratio=True)", '224x224'),
-        ("dict(type='PackInputs')", '224x224'),
     ],
 )
 def test_default_shape_of_a_classifier_is_what_it_is_tested_on(

@@ -21,12 +21,9 @@ from mmattn.errors import UserError
 SKIPS_NUMBERS = torch.__version__ >= (2, 14)
 LAST = {
     'detector': {
-        'roi_head.bbox_head.fc_cls.weight',
-        'roi_head.bbox_head.fc_cls.bias',
-        'roi_head.bbox_head.fc_reg.weight',
-        'roi_head.bbox_head.fc_reg.bias',
-        'roi_head.mask_head.conv_logits.weight',
-        'roi_head.mask_head.conv_logits.bias',
+        f'roi_head.{layer}.{kind}'
+        for layer in ('bbox_head.fc_cls', 'bbox_head.fc_reg', 'mask_head.conv_logits')
+        for kind in ('weight', 'bias')
     },
     'segmentor': {'decode_head.conv_seg.weight', 'decode_head.conv_seg.bias'},
     'classifier': {'head.fc.weight', 'head.fc.bias'},
@@ -71,14 +68,8 @@ def test_everything_but_the_last_layers_is_kept(work, tool, other, capsys, task)
         runners.append(runner)
         return runner
 
-    build = train.build_runner
-    tool(
-        'train',
-        f'{task}.py',
-        '--pretrained',
-        path,
-        patched=dict(build_runner=only_load),
-    )
+    build, patched = train.build_runner, dict(build_runner=only_load)
+    tool('train', f'{task}.py', '--pretrained', path, patched=patched)
     (runner,) = runners
     assert last_layers(runner.cfg) == LAST[task]
     loaded = runner.model.state_dict()

@@ -21,13 +21,6 @@ def test_absent_values_are_named():
     assert lines[2:4] == ['| mAP_l | none |', '| mAP | 0.500 |']
 
 
-RECORDS = [
-    {'loss': 2.0, 'step': 1},
-    {'loss': 1.0, 'step': 2},
-    {'coco/bbox_mAP': 0.5, 'step': 2},
-]
-
-
 class NoImages:
     """Stand for the validation of a run."""
 
@@ -64,12 +57,11 @@ def unfinished(work, tool):
     return draw
 
 
-def text(records, end='\n'):
-    return '\n'.join(map(json.dumps, records)) + end
+CUT = '{"loss": 2.0, "step": 1}\n{"loss": 1.0, "step": 2}\n{"loss": 0.'
 
 
 def test_a_run_without_a_checkpoint_has_curves(unfinished, capsys):
-    run_dir, calls = unfinished(text(RECORDS[:2]) + '{"loss": 0.')
+    run_dir, calls = unfinished(CUT)
     assert (run_dir / 'curves.png').stat().st_size > 5_000
     assert json.loads((run_dir / 'summary.json').read_text())['iterations'] == 2
     assert not calls and 'no checkpoint yet' in capsys.readouterr().out

@@ -35,16 +35,12 @@ def config(request, tmp_path, monkeypatch, forget_instances):
         labels = np.zeros((64, 112), np.uint8)
         labels[:, 60:] = 1
         Image.fromarray(labels).save(f'maps/{name}.png')
-    annotations = [
-        dict(id=i * 3 + j, image_id=i, category_id=1, bbox=box)
-        for i in (1, 2)
-        for j, box in enumerate(BOXES)
-    ]
-    images = [dict(id=i, file_name=f'{"ab"[i - 1]}.png') for i in (1, 2)]
-    for image in images:
-        image |= dict(width=112, height=64)
-    content = dict(images=images, annotations=annotations)
-    content['categories'] = [dict(id=1, name='thing')]
+    size, each = dict(width=112, height=64), dict(category_id=1)
+    content = dict(
+        images=[dict(size, id=name, file_name=f'{name}.png') for name in 'ab'],
+        annotations=[dict(each, image_id=n, bbox=box) for n in 'ab' for box in BOXES],
+        categories=[dict(id=1, name='thing')],
+    )
     Path('a.json').write_text(json.dumps(content))
     args = ['coco', 'images', 'a.json']
     if request.param == 'labels':
@@ -92,10 +88,12 @@ def test_whole_images_are_evaluated_beside_tiles(config, monkeypatch, capsys):
     assert float(row.split()[1]) == best and float(row.split()[2]) < best
 
 
+NO_VALIDATION = 'val_cfg=None', 'val_dataloader=None', 'val_evaluator=None'
+
+
 def test_tiles_run_through_the_model(config):
     """The merged result of a model that knows nothing is evaluated, too."""
-    options = ['--tile', '64', '--overlap', '0.5', '--cfg-options', 'val_cfg=None']
-    options += ['val_dataloader=None', 'val_evaluator=None']
+    options = '--tile', '64', '--overlap', '0.5', '--cfg-options', *NO_VALIDATION
     test.main([config, '--weights', 'any.pth', *options])
     results = json.loads(next(Path('work_dirs').glob('*/results.json')).read_text())
     assert ('coco/bbox_mAP' if 'faster' in config else 'mIoU') in results['metrics']
@@ -104,9 +102,8 @@ def test_tiles_run_through_the_model(config):
 @pytest.mark.parametrize('config', ['coco'], indirect=True)
 def test_a_limit_of_the_detector_is_one_of_tiles(config, monkeypatch, capfd):
     monkeypatch.setattr(tiled_test, 'Predictor', Truth)
-    options = ['val_cfg=None', 'val_dataloader=None', 'val_evaluator=None']
-    options += ['model.test_cfg.rcnn.max_per_img=1']
-    test.main([config, '--weights', 'any.pth', '--tile', '--cfg-options', *options])
+    options = '--cfg-options', *NO_VALIDATION, 'model.test_cfg.rcnn.max_per_img=1'
+    test.main([config, '--weights', 'any.pth', '--tile', *options])
     out, err = capfd.readouterr()
     assert 'bbox_mAP' in out + err and 'reach the limit' not in out + err
 
@@ -128,15 +125,14 @@ def test_what_contradicts_tiles(config, options, message):
 
 
 @pytest.mark.parametrize(
-    'settings, message',
+    'scope, side, message',
     [
-        (dict(default_scope='mmpretrain'), 'for detection and segmentation'),
-        (dict(default_scope='mmdet'), 'needs a side, as the config has no `tile`'),
+        ('mmpretrain', '64', 'for detection and segmentation'),
+        ('mmdet', tiled_test.OF_CONFIG, 'needs a side, as the config has no `tile`'),
     ],
-    ids=['classifier', 'no-side'],
 )
-def test_configs_that_tiles_do_not_fit(settings, message):
-    side = '64' if settings['default_scope'] == 'mmpretrain' else tiled_test.OF_CONFIG
+def test_configs_that_tiles_do_not_fit(scope, side, message):
     options = dict.fromkeys(('tta', 'amp', 'show', 'show_dir', 'overlap'))
+    args, cfg = Namespace(tile=side, **options), Config(dict(default_scope=scope))
     with pytest.raises(UserError, match=message):
-        tiled_test.use_tiles(Config(settings), Namespace(tile=side, **options))
+        tiled_test.use_tiles(cfg, args)

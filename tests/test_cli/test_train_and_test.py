@@ -12,6 +12,7 @@ import pytest
 import torch
 from fresh import run_python
 
+ADE = 'data/ade/ADEChallengeData2016'
 COCO_VAL = 'data/coco/annotations/instances_val2017.json'
 
 MMDET_TOOLS = Path(mmdet.__file__).parent / '.mim' / 'tools'
@@ -73,8 +74,8 @@ def test_a_detector_trains_resumes_is_tested_and_drawn(work, tool, capsys):
     results = json.loads((run_dir / 'results.json').read_text())
     assert results['images'] == 4 and results['seconds'] > 0
     assert set(results['classes']) == {'bbox', 'segm'}
-    figures = [row['mAP'] for row in results['classes']['bbox'].values()]
-    mean = np.mean([figure for figure in figures if figure is not None])
+    rows = results['classes']['bbox'].values()
+    mean = np.mean([row['mAP'] for row in rows if row['mAP'] is not None])
     assert results['metrics']['coco/bbox_mAP'] == pytest.approx(mean, abs=6e-4)
     counts = np.array(results['confusion']['counts'])
     assert counts.shape == (81, 81)
@@ -94,13 +95,11 @@ def test_a_detector_trains_resumes_is_tested_and_drawn(work, tool, capsys):
 
     tool('report', 'detector.py', '--num-images', 2)
     report = (run_dir / 'report.md').read_text()
-    for picture in re.findall(r'\]\((.*)\)', report):
-        assert (run_dir / picture).is_file()
-    assert 'curves.png' in report and 'predictions.png' in report
+    pictures = re.findall(r'\]\((.*)\)', report)
+    assert {'curves.png', 'predictions.png'} <= {*pictures}
+    assert all((run_dir / name).stat().st_size > 10_000 for name in pictures)
     # The last test, which asked for no classes, has replaced the results.
     assert 'confusion' not in report and '| coco/bbox_mAP |' in report
-    for name in ('curves.png', 'predictions.png'):
-        assert (run_dir / name).stat().st_size > 10_000
     summary = json.loads((run_dir / 'summary.json').read_text())
     assert set(summary['metrics']) == {'coco/bbox_mAP', 'coco/segm_mAP'}
 
@@ -163,8 +162,7 @@ def test_a_segmentor_trains_is_tested_and_drawn(work, tool, capsys):
     names = {path.name for path in (work / 'labels').iterdir()}
     assert names == {f'ADE_val_{i:08d}.png' for i in range(1, 5)}
     label = cv2.imread('labels/ADE_val_00000001.png', cv2.IMREAD_UNCHANGED)
-    image = cv2.imread('data/ade/ADEChallengeData2016/images/validation/'
-                       'ADE_val_00000001.jpg')  # fmt: skip
+    image = cv2.imread(f'{ADE}/images/validation/ADE_val_00000001.jpg')
     assert label.shape == image.shape[:2] and label.max() <= 150
 
     details = '--per-class', '--confusion'

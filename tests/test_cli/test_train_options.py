@@ -11,12 +11,13 @@ from torch import nn
 from mmattn.engine.start import ZOOS, Start, fetch_start
 
 
+class Built(Exception):
+    pass
+
+
 @pytest.fixture
 def amended(tool):
     """The config that a tool would run."""
-
-    class Built(Exception):
-        pass
 
     def built(cfg):
         raise Built(cfg)
@@ -79,6 +80,7 @@ NO_CLASSIFIER = (
 PVT_V2 = r'pvt_v2_b2, https://github.*/pvt_v2_b2.pth, to be kept at .*b2.pth'
 TIMM = r'timm://pvt_v2_b2.in1k, to be kept at .*models--timm--pvt_v2_b2.in1k'
 START = 'model.backbone.init_cfg.checkpoint'
+LOAD = '--cfg-options load_from=any.pth'
 STARTS = [  # arguments, what is said, and the checkpoint of the backbone
     ('detector.py', NO_CLASSIFIER, None),
     ('detector.py --pretrained none', 'random weights', None),
@@ -87,12 +89,8 @@ STARTS = [  # arguments, what is said, and the checkpoint of the backbone
     ('detector.py --pretrained any.pth', 'any.pth', 'any.pth'),
     (f'detector.py --cfg-options {START}=any.pth', 'any.pth', 'any.pth'),
     ('detector.py --resume any.pth --pretrained any.pth', None, None),
-    ('detector.py --cfg-options load_from=any.pth', None, None),
-    (
-        'detector.py --cfg-options load_from=any.pth --pretrained none',
-        'random weights',
-        None,
-    ),
+    (f'detector.py {LOAD}', None, None),
+    (f'detector.py {LOAD} --pretrained none', 'random weights', None),
     ('detector.py --work-dir resumed --resume', None, None),
     ('detector.py --work-dir fresh --resume', NO_CLASSIFIER, None),
     ('segmentor.py', 'random weights', None),
@@ -138,26 +136,26 @@ def test_weights_are_downloaded_first_and_read_later(
     assert requests == ['/net.pth'] and [*tmp_path.glob('cache/**/net.pth')]
 
 
+BARE = """
+default_scope = 'mmpretrain'
+model = dict()
+train_dataloader = dict(num_workers=2)
+test_dataloader = dict(num_workers=0, pin_memory=False)
+test_cfg = dict()
+"""
+
+
 @pytest.mark.parametrize('name', ['train', 'test'])
 def test_dataloaders_get_mmpretrains_defaults_and_the_options(
     amended, checkpoint, name
 ):
-    (Path('bare.py')).write_text(
-        "default_scope = 'mmpretrain'\n"
-        'model = dict()\n'
-        'train_dataloader = dict(num_workers=2)\n'
-        'test_dataloader = dict(num_workers=0, pin_memory=False)\n'
-        'test_cfg = dict()'
-    )
+    Path('bare.py').write_text(BARE)
     files = ['bare.py'] if name == 'train' else ['bare.py', checkpoint]
     cfg = amended(name, *files)
-    collate = {'collate_fn': {'type': 'default_collate'}}
-    assert cfg.train_dataloader == collate | {
-        'num_workers': 2, 'pin_memory': True, 'persistent_workers': True
-    }  # fmt: skip
-    assert cfg.test_dataloader == collate | {
-        'num_workers': 0, 'pin_memory': False, 'persistent_workers': False
-    }  # fmt: skip
+    collate = dict(collate_fn=dict(type='default_collate'))
+    kept, left = (dict(pin_memory=b, persistent_workers=b) for b in (True, False))
+    assert cfg.train_dataloader == dict(collate, num_workers=2, **kept)
+    assert cfg.test_dataloader == dict(collate, num_workers=0, **left)
 
     cfg = amended(name, *files, '--no-pin-memory', '--no-persistent-workers')
     assert not cfg.train_dataloader.pin_memory
@@ -185,7 +183,6 @@ FLEXIBLE = '--cfg-options runner_type=FlexibleRunner --trust-checkpoint'
 WRONG = {  # by the command: what is said
     'test detector.py missing.pth': 'no checkpoint at missing.pth',
     'test detector.py any.pth --out a.json': 'must end in .pkl',
-    'test detector.py any.pth --out folder': 'must end in .pkl',
     'test segmentor.py any.pth --out a.json': 'must end in .pkl',
     'test detector.py any.pth --out-item pred': 'needs --out',
     'test detector.py any.pth --out a.pkl.gz --out-item metrics': 'must end in one of',

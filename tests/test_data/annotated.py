@@ -6,10 +6,9 @@ import json
 import zlib
 from pathlib import Path
 
+import conversions
 import numpy as np
 from PIL import Image
-
-from mmattn.data import convert
 
 
 def save_images(*names: str):
@@ -106,9 +105,5 @@ def write_labelme(*shapes, **values) -> list[str]:
 
 def run(args: list[str]) -> list[dict]:
     """Convert, and return all annotations."""
-    convert.main(['--arch', 'ivit_nano', *args, '--out', 'data/cells', '--no-estimate'])
-    documents = [
-        json.loads(Path(f'data/cells/annotations/instances_{split}.json').read_text())
-        for split in ('train', 'val')
-    ]
+    documents = conversions.run(*args).values()
     return [entry for each in documents for entry in each['annotations']]

@@ -9,6 +9,15 @@ from PIL import Image
 import mmattn.data.convert
 
 SIZE = 64, 48  # width and height
+MASK = 40, 60  # height and width
+
+
+def draw(objects: list[tuple[int, int, int, int, int]]) -> np.ndarray:
+    """Return a mask with a rectangle (y, x, height, width, number) for each object."""
+    mask = np.zeros(MASK, np.uint8)
+    for y, x, height, width, number in objects:
+        mask[y : y + height, x : x + width] = number
+    return mask
 
 
 def save(*names: str):
@@ -28,9 +37,8 @@ def write(text: str, *names: str):
 
 def run(*args: str) -> dict[str, dict]:
     """Convert into data/set, and return the annotations of each split."""
-    mmattn.data.convert.main(
-        ['--arch', 'ivit_nano', *args, '--out', 'data/set', '--no-estimate', '--force']
-    )
+    options = '--arch', 'ivit_nano', '--out', 'data/set', '--no-estimate', '--force'
+    mmattn.data.convert.main([*options, *args])
     files = sorted(Path('data/set/annotations').glob('*.json'))
     return {f.stem.removeprefix('instances_'): json.loads(f.read_text()) for f in files}
 

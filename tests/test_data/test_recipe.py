@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conversions import run
 from mmengine.config import Config
 from mmengine.registry import HOOKS
 from PIL import Image
 
 from mmattn.apis.budget import dataset_of
-from mmattn.data import convert, own_config
+from mmattn.data import own_config
 
 
 @pytest.fixture(autouse=True)
@@ -29,10 +30,7 @@ def here(tmp_path, monkeypatch):
 
 def written(kind: str, *options: str) -> Config:
     """Return the config of `data/set`."""
-    convert.main(
-        [kind, 'images', 'masks', '--arch', 'ivit_nano', '--pretrained', 'none']
-        + ['--out', 'data/set', '--no-estimate', '--force', *options]
-    )
+    run(kind, 'images', 'masks', '--pretrained', 'none', *options)
     (path,) = Path('data').glob('*.py')
     return Config.fromfile(path)
 
@@ -80,8 +78,6 @@ def test_tiles_of_a_single_class_are_drawn():
     for share in ('0', '0.5', None):
         options = ['--classes', 'ground', 'corner', '--tile', '20', '--overlap', '0']
         written('labels', *options, *(['--empty-tiles', share] if share else []))
-        kept[share] = [
-            len([*Path('data/set/labels', split).iterdir()])
-            for split in ('train', 'val')
-        ]
+        folders = [Path('data/set/labels', split) for split in ('train', 'val')]
+        kept[share] = [len([*folder.iterdir()]) for folder in folders]
     assert kept == {'0': [16, 9], '0.5': [16 + 10, 9], None: [36, 9]}

@@ -37,14 +37,6 @@ def ultralytics():
     return ['yolo', 'r']
 
 
-def of_another_machine():
-    yolo('r', {'images/train': 'a b', 'images/val': 'c'})
-    write(
-        'path: /content/r\ntrain: images/train\nval: images/val\nnames: [t]', 'r/d.yaml'
-    )
-    return ['yolo', 'r']
-
-
 def of_label_studio():
     """The YAML file was corrected, and its names count."""
     yolo('r/outer', {'train/images': 'a b', 'valid/images': 'c'})
@@ -109,18 +101,23 @@ def yolo_folders():
     return ['yolo', 'r/images', 'r/labels', '--yaml', 'names.yaml']
 
 
+def saved(*folders: str):
+    """Save the images of training, validation and test; yield folders and names."""
+    for folder, names in zip(folders, ('a b', 'c', 'd'), strict=False):
+        save(*(f'r/{folder}/{name}.jpg' for name in names.split()))
+        yield folder, names
+
+
 def roboflow_coco():
-    for split, names in (('train', 'a b'), ('valid', 'c'), ('test', 'd')):
-        save(*(f'r/{split}/{name}.jpg' for name in names.split()))
+    for split, names in saved('train', 'valid', 'test'):
         write(coco_json(names), f'r/{split}/_annotations.coco.json')
     return ['coco', 'r']
 
 
 def coco_triple():
-    for split, names in (('train', 'a b'), ('val', 'c'), ('test', 'd')):
-        save(*(f'r/{split}2017/{name}.jpg' for name in names.split()))
-        write(coco_json(names), f'r/annotations/instances_{split}2017.json')
-        write('{}', f'r/annotations/captions_{split}2017.json')
+    for split, names in saved('train2017', 'val2017', 'test2017'):
+        write(coco_json(names), f'r/annotations/instances_{split}.json')
+        write('{}', f'r/annotations/captions_{split}.json')
     return ['coco', 'r']
 
 
@@ -137,11 +134,6 @@ def named_coco():
     write(coco_json('c'), 'second.json')
     others = '--val-folder j --val-annotations second.json'.split()
     return ['coco', 'i', 'first.json', *others]
-
-
-def named_coco_of_one_folder():
-    coco_pair()
-    return ['coco', 'r/images', 'r/train.json', '--val-annotations', 'r/val.json']
 
 
 BOX = '<xmin>11</xmin><ymin>6</ymin><xmax>30</xmax><ymax>26</ymax>'
@@ -181,68 +173,56 @@ def csv_beside_xml():
 
 
 def roboflow_voc():
-    for split, names in (('train', 'a b'), ('valid', 'c'), ('test', 'd')):
-        save(*(f'r/{split}/{name}.jpg' for name in names.split()))
+    for split, names in saved('train', 'valid', 'test'):
         write(XML, *(f'r/{split}/{name}.xml' for name in names.split()))
     return ['voc', 'r']
 
 
-CORNERS = [9, 9], [20, 20]
-
-
 def labelme():
-    for split, names in (('train', 'a b'), ('val', 'c')):
+    shape = dict(label='tree', shape_type='rectangle', points=([9, 9], [20, 20]))
+    for split, names in saved('train', 'val'):
         for name in names.split():
-            save(f'r/{split}/{name}.jpg')
-            shape = dict(label='tree', shape_type='rectangle', points=CORNERS)
             content = dict(version='5.5.0', imagePath=f'{name}.jpg', shapes=[shape])
             write(json.dumps(content), f'r/{split}/{name}.json')
     return ['labelme', 'r']
 
 
 def roboflow_csv():
-    for split, names in (('train', 'a b'), ('valid', 'c'), ('test', 'd')):
-        save(*(f'r/{split}/{name}.jpg' for name in names.split()))
+    for split, names in saved('train', 'valid', 'test'):
         write_csv(f'r/{split}/_annotations.csv', names)
     return ['csv', 'r']
 
 
 def masks():
-    for split, names in (('train', 'a b'), ('val', 'c')):
+    mask = np.zeros(SIZE[::-1], np.uint8)
+    mask[5:20, 5:20] = 3
+    for folder, names in saved('train/images', 'val/images'):
+        masks = Path('r', folder).with_name('masks')
+        masks.mkdir()
         for name in names.split():
-            save(f'r/{split}/images/{name}.jpg')
-            mask = np.zeros(SIZE[::-1], np.uint8)
-            mask[5:20, 5:20] = 3
-            Path(f'r/{split}/masks').mkdir(exist_ok=True)
-            Image.fromarray(mask).save(f'r/{split}/masks/{name}_mask.png')
+            Image.fromarray(mask).save(masks / f'{name}_mask.png')
     return ['masks', 'r']
 
 
 TWO = dict(train=['a.jpg', 'b.jpg'], val=['c.jpg'])
+OF_TWO = (
+    *(of_label_studio, of_colab, of_an_outer_folder, lists_of_another_machine),
+    *(csv_beside_xml, cvat_darknet, roboflow_darknet, yolo_without_names),
+    *(yolo_folders, coco_pair, named_coco, labelme, masks),
+)
+OF_THREE = (
+    roboflow_yolo,
+    roboflow_coco,
+    coco_triple,
+    voc_sets,
+    roboflow_voc,
+    roboflow_csv,
+)
 LAYOUTS = {
-    roboflow_yolo: TWO | dict(test=['d.jpg']),
+    **dict.fromkeys(OF_TWO, TWO),
+    **dict.fromkeys(OF_THREE, TWO | dict(test=['d.jpg'])),
     ultralytics: dict(train=['b.jpg', 'e.jpg', 'x/a.jpg'], val=['c.jpg']),
-    of_another_machine: TWO,
-    of_label_studio: TWO,
-    of_colab: TWO,
-    of_an_outer_folder: TWO,
-    lists_of_another_machine: TWO,
-    csv_beside_xml: TWO,
     cvat_ultralytics: dict(train=['train/a.jpg', 'train/b.jpg'], val=['val/c.jpg']),
-    cvat_darknet: TWO,
-    roboflow_darknet: TWO,
-    yolo_without_names: TWO,
-    yolo_folders: TWO,
-    roboflow_coco: TWO | dict(test=['d.jpg']),
-    coco_triple: TWO | dict(test=['d.jpg']),
-    coco_pair: TWO,
-    named_coco: TWO,
-    named_coco_of_one_folder: TWO,
-    voc_sets: TWO | dict(test=['d.jpg']),
-    roboflow_voc: TWO | dict(test=['d.jpg']),
-    labelme: TWO,
-    roboflow_csv: TWO | dict(test=['d.jpg']),
-    masks: TWO,
 }
 
 

@@ -30,13 +30,14 @@ def here(tmp_path, monkeypatch):
         Image.fromarray(pixels).save(f'images/{name}.png')
 
 
-def coco(boxes: list[list[float]], outlines=()) -> list[str]:
+def coco(boxes: list[list[float]], outlines=(), crowd=None) -> list[str]:
     """Write the same objects for both images; the last one is of another class."""
     annotations = []
     for image in (1, 2):
         for number, box in enumerate(boxes):
             entry = dict(id=len(annotations), image_id=image, bbox=box)
             entry['category_id'] = 2 if number == len(boxes) - 1 else 1
+            entry['iscrowd'] = int(number == crowd)
             if outlines:
                 entry['segmentation'] = outlines[number]
             annotations.append(entry)
@@ -70,16 +71,9 @@ def test_objects_in_tiles(kind):
     names = [image['file_name'] for image in written['train']['images']]
     assert names == ['a_0_0.png', 'a_80_0.png']
     left, right = (tile_of(written['train'], name) for name in names)
-    assert [a['bbox'] for a in left] == [
-        [82, 10, 10, 20],
-        [90, 40, 10, 20],
-        [95, 70, 5, 10],
-    ]
-    assert [a['bbox'] for a in right] == [
-        [2, 10, 10, 20],
-        [10, 40, 20, 20],
-        [15, 70, 30, 10],
-    ]
+    found = [[a['bbox'] for a in entries] for entries in (left, right)]
+    assert found[0] == [[82, 10, 10, 20], [90, 40, 10, 20], [95, 70, 5, 10]]
+    assert found[1] == [[2, 10, 10, 20], [10, 40, 20, 20], [15, 70, 30, 10]]
     assert [a['iscrowd'] for a in left] == [0, 0, 1]  # a sixth of it is visible
     assert [a['area'] for a in left] == [200, 200, 50]
     assert [a['category_id'] for a in right] == [1, 1, 2]
@@ -120,13 +114,8 @@ def test_polygons_stay_polygons():
     run(*coco(BOXES, POLYGONS), '--masks', '--tile', '100')  # run lengths where cut
     assert 'poly2mask' not in path.read_text()
     crowd = dict(size=[100, 180], counts=[0, 9, 17991])
-    args = coco(BOXES, [*POLYGONS[:2], crowd])
-    content = json.loads(Path('a.json').read_text())
-    for entry in content['annotations'][2::3]:
-        entry['iscrowd'] = 1
-    Path('a.json').write_text(json.dumps(content))
     path.unlink()
-    run(*args, '--masks')  # run lengths of crowds, which no training reads
+    run(*coco(BOXES, [*POLYGONS[:2], crowd], crowd=2), '--masks')  # not for training
     assert 'poly2mask' in path.read_text()
 
 
@@ -174,11 +163,7 @@ def test_images_of_tests_stay_whole():
 
 
 def test_crowds_stay_crowds_where_a_class_is_left_out():
-    args = coco(BOXES)
-    content = json.loads(Path('a.json').read_text())
-    for entry in content['annotations'][2::3]:
-        entry['iscrowd'] = 1
-    Path('a.json').write_text(json.dumps(content))
+    args = coco(BOXES, crowd=2)
     (entry,) = run(*args, '--classes', 'dead')['val']['annotations']
     assert entry['iscrowd'] == 1
 
@@ -242,16 +227,13 @@ def test_a_damaged_legend_is_named(name, text):
         run('labels', 'images', 'maps')
 
 
+MERGE = ['--merge', 'tree=alive,dead']
 CLASSES = {
     'chosen': (['--classes', 'dead'], ['dead'], [1]),
     'in another order': (['--classes', 'dead', 'alive'], ['dead', 'alive'], [2, 2, 1]),
     'renamed': (['--classes', 'oak', 'log'], ['oak', 'log'], [1, 1, 2]),
-    'merged': (['--merge', 'tree=alive,dead'], ['tree'], [1, 1, 1]),
-    'merged and renamed': (
-        ['--merge', 'tree=alive,dead', '--classes', 'oak'],
-        ['oak'],
-        [1, 1, 1],
-    ),
+    'merged': (MERGE, ['tree'], [1, 1, 1]),
+    'merged and renamed': ([*MERGE, '--classes', 'oak'], ['oak'], [1, 1, 1]),
 }
 
 
@@ -282,6 +264,7 @@ def test_options_that_cannot_be_meant(args, message):
     assert not Path('data/set').exists() or 'factor' in message
 
 
+HEAD = 'filename,xmin,ymin,xmax,ymax\n'
 CSV = {
     'tensorflow': 'filename,width,height,class,xmin,ymin,xmax,ymax\n'
     'a.png,180,100,tree,10,20,30,50\nb.png,180,100,,,,,\n',
@@ -308,11 +291,10 @@ def test_csv_names_files_with_their_suffix():
     """Other files of the name are no matter; DeepForest has both of one image."""
     for name in 'ab':
         Image.open(f'images/{name}.png').save(f'images/{name}.tif')
-    text = 'image_path,xmin,ymin,xmax,ymax,label\n'
-    Path('boxes.csv').write_text(text + 'a.tif,1,2,30,40,x\nb.png,1,2,30,40,x\n')
+    Path('boxes.csv').write_text(HEAD + 'a.tif,1,2,30,40\nb.png,1,2,30,40\n')
     written = run('csv', 'images', 'boxes.csv', '--val-images', 'b*')
     assert written['train']['images'][0]['file_name'] == 'a.tif'
-    Path('boxes.csv').write_text(text + 'a,1,2,30,40,x\n')
+    Path('boxes.csv').write_text(HEAD + 'a,1,2,30,40\n')
     with pytest.raises(UserError, match='line 2 must name one image .* which is 2'):
         run('csv', 'images', 'boxes.csv')
 
@@ -323,8 +305,7 @@ def test_tiles_of_compressed_tiff_files():
         image = Image.open(f'images/{name}.png')
         image.save(f'images/{name}.tif', compression='tiff_lzw')
         Path(f'images/{name}.png').unlink()
-    text = 'image_path,xmin,ymin,xmax,ymax,label\na.tif,1,2,30,40,x\nb.tif,1,2,9,9,x'
-    Path('boxes.csv').write_text(text)
+    Path('boxes.csv').write_text(HEAD + 'a.tif,1,2,30,40\nb.tif,1,2,9,9')
     args = ['csv', 'images', 'boxes.csv', '--tile', '100', '--val-images']
     run(*args, 'b*')
     whole = np.asarray(Image.open('images/b.tif'))
@@ -334,28 +315,13 @@ def test_tiles_of_compressed_tiff_files():
     np.testing.assert_array_equal(Image.open('data/set/train/b_0_0.tif'), new[:, :100])
 
 
-def test_classes_that_training_lacks_are_named(capsys):
-    args = coco(BOXES)
-    content = json.loads(Path('a.json').read_text())
-    content['annotations'][2]['category_id'] = 1  # the one of `dead` in image a
-    Path('a.json').write_text(json.dumps(content))
-    run(*args)
-    err = capsys.readouterr().err
-    assert 'warning: train has nothing of dead, unlike val: --merge' in err
-    run(*coco(BOXES))
-    assert 'nothing of' not in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     'text, message',
     [
         ('a,b\n1,2', 'boxes.csv must have columns of the image and of its box'),
-        (
-            'filename,xmin,ymin,xmax,ymax\na.png,1,2,x,4',
-            'line 2 must have four numbers',
-        ),
-        ('filename,xmin,ymin,xmax,ymax\nc.png,1,2,3,4', "one image in images, got 'c"),
-        ('filename,xmin,ymin,xmax,ymax\na.png,9,2,3,4', 'line 2: has a negative width'),
+        (f'{HEAD}a.png,1,2,x,4', 'line 2 must have four numbers'),
+        (f'{HEAD}c.png,1,2,3,4', "one image in images, got 'c"),
+        (f'{HEAD}a.png,9,2,3,4', 'line 2: has a negative width'),
         ('filename,bbox\na.png,"[1, 2, 3]"', 'line 2 must have four numbers'),
         ('', 'must have columns'),
     ],
@@ -367,24 +333,18 @@ def test_csv_that_cannot_be_meant(text, message):
         run('csv', 'images', 'boxes.csv')
 
 
-def test_limits_follow_the_largest_count():
-    run(*coco(MANY))
-    cfg = Config.fromfile('data/faster_rcnn_ivit_n_set.py')
-    assert cfg.model.test_cfg.rcnn.max_per_img == 800
-    assert cfg.model.test_cfg.rpn.nms_pre == cfg.model.test_cfg.rpn.max_per_img == 1600
-    assert cfg.model.train_cfg.rpn_proposal.max_per_img == 800
-
-
-def test_limits_of_tests_are_those_of_whole_images():
-    """Of training, too, since users predict on whole images."""
+@pytest.mark.parametrize('tile', [(), ('--tile', '60')], ids=['whole', 'tiles'])
+def test_limits_follow_the_largest_count_of_whole_images(tile):
+    """Users predict on whole images; the file lists all objects of a and one of b."""
     args = coco(MANY)
     content = json.loads(Path('a.json').read_text())
-    content['annotations'] = content['annotations'][:401]  # all of image a
+    content['annotations'] = content['annotations'][:401]
     Path('a.json').write_text(json.dumps(content))
-    run(*args, '--tile', '60')
-    cfg = Config.fromfile('data/faster_rcnn_ivit_n_set.py')
-    assert cfg.model.test_cfg.rcnn.max_per_img == 800
-    assert cfg.model.train_cfg.rpn_proposal.max_per_img < 800
+    run(*args, *tile)
+    model = Config.fromfile('data/faster_rcnn_ivit_n_set.py').model
+    assert model.test_cfg.rcnn.max_per_img == 800
+    assert model.test_cfg.rpn.nms_pre == model.test_cfg.rpn.max_per_img == 1600
+    assert (model.train_cfg.rpn_proposal.max_per_img < 800) == bool(tile)
 
 
 def test_small_objects_are_not_shrunk(monkeypatch, capsys):

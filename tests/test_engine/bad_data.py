@@ -10,7 +10,6 @@ from mmengine.model import BaseModel
 from torch import nn
 
 from mmattn.engine import Runner
-from tools.datasets import toy
 
 COCO_FILE = 'coco/annotations/instances_train2017.json'
 COCO_IMAGE = 'coco/train2017/000000001000.jpg'
@@ -19,26 +18,21 @@ ADE_IMAGE = f'{ADE_ROOT}/images/training/ADE_train_00000001.jpg'
 ADE_MAP = f'{ADE_ROOT}/annotations/training/ADE_train_00000001.png'
 IMAGENET_LIST = 'imagenet/meta/train.txt'
 IMAGENET_IMAGE = 'imagenet/train/n01440764/n01440764_1.JPEG'
-LOAD = dict(type='LoadImageFromFile')
+LOAD, ANNOTATE = dict(type='LoadImageFromFile'), dict(type='LoadAnnotations')
+ADE_PREFIX = dict(img_path='images/training', seg_map_path='annotations/training')
 DATASETS = {
     'mmdet': dict(
         type='CocoDataset',
         data_root='coco',
         ann_file='annotations/instances_train2017.json',
         data_prefix=dict(img='train2017/'),
-        pipeline=[
-            LOAD,
-            dict(type='LoadAnnotations', with_bbox=True),
-            dict(type='PackDetInputs'),
-        ],
+        pipeline=[LOAD, dict(ANNOTATE, with_bbox=True), dict(type='PackDetInputs')],
     ),
     'mmseg': dict(
         type='ADE20KDataset',
         data_root=ADE_ROOT,
-        data_prefix=dict(
-            img_path='images/training', seg_map_path='annotations/training'
-        ),
-        pipeline=[LOAD, dict(type='LoadAnnotations'), dict(type='PackSegInputs')],
+        data_prefix=ADE_PREFIX,
+        pipeline=[LOAD, ANNOTATE, dict(type='PackSegInputs')],
     ),
     'mmpretrain': dict(
         type='ImageNet',
@@ -71,12 +65,6 @@ class QuietRunner(Runner):
 
     def build_visualizer(self, visualizer=None):
         return SimpleNamespace(add_config=lambda cfg: None)
-
-
-def make_toys(folder: Path) -> None:
-    toy.make_coco(folder / 'coco')
-    toy.make_ade20k(folder / 'ade')
-    toy.make_imagenet(folder / 'imagenet')
 
 
 def train_loader(dataset, *, scope='mmdet', num_workers=0, model=None):

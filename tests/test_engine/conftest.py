@@ -2,6 +2,7 @@ import shutil
 import signal
 
 import pytest
+from tool_runs import toys  # noqa: F401  a fixture
 
 
 @pytest.fixture(autouse=True)
@@ -18,19 +19,10 @@ def plain_signal_handlers():
         signal.signal(number, handler)
 
 
-@pytest.fixture(scope='session')
-def toys(tmp_path_factory):
-    from bad_data import make_toys
-
-    folder = tmp_path_factory.mktemp('toys')
-    make_toys(folder)
-    return folder
-
-
 @pytest.fixture
-def here(toys, tmp_path, monkeypatch):
+def here(toys, tmp_path, monkeypatch):  # noqa: F811
     """A copy of the toy data sets as the current folder."""
-    shutil.copytree(toys, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(toys / 'data', tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -56,9 +56,7 @@ class Samples(Dataset):
 def runner_of(name: str, work_dir: Path) -> Runner:
     """Return the runner of a stock config with one of our backbones in its place."""
     method = name.split('/')[0]
-    package = (
-        'mmseg' if method in ('fcn', 'deeplabv3plus', 'pspnet', 'setr') else 'mmdet'
-    )
+    package = 'mmseg' if 'ade20k' in name else 'mmdet'
     cfg = load(package, name)
     kind = MODELS.get(STOCK[name])
     arch = next(iter(kind.arch_zoo))
@@ -75,26 +73,21 @@ def runner_of(name: str, work_dir: Path) -> Runner:
                 head['c1_in_channels'] = channels[0]
     DATASETS.module_dict['StockSamples'] = Samples
     data = dict(type='StockSamples', package=package, name=name, model=small)
-    return Runner.from_cfg(
-        Config(
-            dict(
-                default_scope=package,
-                model=small,
-                work_dir=str(work_dir),
-                experiment_name=f'{method}_{work_dir.name}',
-                launcher='pytorch',
-                model_wrapper_cfg=DDP,
-                train_dataloader=dict(
-                    dataset=data,
-                    batch_size=2,
-                    num_workers=0,
-                    sampler=dict(type='InfiniteSampler'),
-                ),
-                train_cfg=dict(type='IterBasedTrainLoop', max_iters=STEPS),
-                optim_wrapper=dict(optimizer=dict(type='AdamW', lr=1e-4)),
-            )
-        )
+    sampler = dict(type='InfiniteSampler')
+    settings = dict(
+        default_scope=package,
+        model=small,
+        work_dir=str(work_dir),
+        experiment_name=f'{method}_{work_dir.name}',
+        launcher='pytorch',
+        model_wrapper_cfg=DDP,
+        train_dataloader=dict(
+            dataset=data, batch_size=2, num_workers=0, sampler=sampler
+        ),
+        train_cfg=dict(type='IterBasedTrainLoop', max_iters=STEPS),
+        optim_wrapper=dict(optimizer=dict(type='AdamW', lr=1e-4)),
     )
+    return Runner.from_cfg(Config(settings))
 
 
 def main():

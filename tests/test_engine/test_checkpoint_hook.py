@@ -1,6 +1,5 @@
 """Whatever ends a run while it saves, `last_checkpoint` names a loadable file."""
 
-import copy
 import errno
 import os
 from pathlib import Path
@@ -15,7 +14,7 @@ from tiny_run import make_runner
 
 from mmattn.engine import CheckpointHook, read_checkpoint
 from mmattn.engine.atomic_backend import atomic_backend_args
-from mmattn.files.atomic import remove_unfinished, write_atomically
+from mmattn.files.atomic import write_atomically
 from mmattn.files.last_checkpoint import check_last_checkpoint
 
 
@@ -35,10 +34,7 @@ def test_content_is_durable_before_it_has_the_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, 'replace', noted_replace)
     write_atomically(tmp_path / 'file', b'content')
     temporary, *then = order
-    assert then == ['replace', str(tmp_path)]
-    Path(temporary).write_bytes(b'half')  # as if killed before the rename
-    remove_unfinished(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ['file']
+    assert Path(temporary).name != 'file' and then == ['replace', str(tmp_path)]
 
 
 @pytest.mark.parametrize('type_', ['CheckpointHook', 'mmattn.CheckpointHook', None])
@@ -59,52 +55,29 @@ def test_the_outdated_is_removed_after_the_new_one_is_named(tmp_path, monkeypatc
 
     monkeypatch.setattr('mmattn.engine.checkpoint_hook.write_atomically', noted)
     monkeypatch.setattr('mmattn.engine.atomic_backend.write_atomically', noted)
-    make_runner(tmp_path).train()
-    pointer = 'last_checkpoint'
-    assert there_at_each_write[-2:] == [
-        ('iter_4.pth', {'iter_3.pth', pointer}),
-        (pointer, {'iter_3.pth', 'iter_4.pth', pointer}),
-    ]
-    assert saved(tmp_path) == {'iter_4.pth', pointer}
-
-
-def test_the_best_is_removed_after_the_better_one_is_saved(tmp_path, monkeypatch):
-    best_at_each_write = []
-
-    def noted(path, content):
-        if Path(path).name.startswith('best'):
-            best_at_each_write.append(len([*tmp_path.glob('best*')]))
-        write_atomically(path, content)
-
-    monkeypatch.setattr('mmattn.engine.atomic_backend.write_atomically', noted)
-    best_run(tmp_path).train()
-    assert best_at_each_write == [0, 1, 1]
-    assert saved(tmp_path) == {'best_score_iter_3.pth', 'iter_3.pth', 'last_checkpoint'}
-    info = read_checkpoint(last(tmp_path))['message_hub']['runtime_info']
-    assert info['best_ckpt'] == str(tmp_path / 'best_score_iter_3.pth')
-
-
-def test_a_better_score_at_the_same_iteration_replaces_the_best(tmp_path):
-    """The best checkpoint has the name of the one before, which is not removed."""
     runner = best_run(tmp_path)
     runner.train()
-    best = tmp_path / 'best_score_iter_3.pth'
-    before = best.stat().st_ino
+    pointer, best = 'last_checkpoint', 'best_score_iter_{}.pth'.format
+    before = {'iter_2.pth', best(2), pointer}
+    first = [name for name, _ in there_at_each_write].index('iter_3.pth')
+    assert there_at_each_write[first : first + 3] == [
+        ('iter_3.pth', before),
+        (pointer, before | {'iter_3.pth'}),
+        (best(3), {'iter_3.pth', best(2), pointer}),
+    ]
+    assert saved(tmp_path) == {'iter_3.pth', best(3), pointer}
+    info = read_checkpoint(last(tmp_path))['message_hub']['runtime_info']
+    assert info['best_ckpt'] == str(tmp_path / best(3))
+    # The best of the same iteration has the name of the one before: it is not removed.
+    inode = (tmp_path / best(3)).stat().st_ino
     runner.val_loop.run()
-    assert best.stat().st_ino != before
-    assert read_checkpoint(best)['meta']['iter'] == 3
+    assert (tmp_path / best(3)).stat().st_ino != inode
 
 
-def test_what_killed_runs_left_is_removed_at_the_start(tmp_path):
-    left = tmp_path / '.iter_9.pth.123.mmattn-tmp'
-    left.write_bytes(b'half a checkpoint')
-    make_runner(tmp_path).train()
-    assert not left.exists()
-
-
-def test_an_outdated_one_that_a_kill_spared_is_removed_on_resume(tmp_path):
+def test_what_killed_runs_left_is_removed_on_resume(tmp_path):
     make_runner(tmp_path).train()
     (tmp_path / 'iter_3.pth').touch()  # as if killed before its removal
+    (tmp_path / '.iter_5.pth.123.mmattn-tmp').write_bytes(b'half a checkpoint')
     make_runner(tmp_path, resume=True, max_iters=5).train()
     assert saved(tmp_path) == {'iter_5.pth', 'last_checkpoint'}
 
@@ -112,18 +85,14 @@ def test_an_outdated_one_that_a_kill_spared_is_removed_on_resume(tmp_path):
 @pytest.mark.parametrize(
     ('named', 'message'),
     [
-        ('/gone/iter_2.pth', "names '/gone/iter_2.pth', which does not exist; name a"),
         ('/gone/iter_4.pth', 'was the folder moved.*--resume .*iter_4.pth'),
-        ('', "names ''"),
-        (
-            'http://127.0.0.1:9/iter_4.pth',
-            'names the address http.*pass it as --resume',
-        ),
+        ('', "names '', which does not exist; name a"),
+        ('http://127.0.0.1:9/iter_4.pth', 'names the address http.*as --resume'),
         ('\0\x80PK', "must have the path of a checkpoint, got '"),
         ('a' * 10**7, 'must have the path of a checkpoint'),
         (None, None),
     ],
-    ids=['removed', 'moved', 'empty', 'address', 'binary', 'long', 'none'],
+    ids=['moved', 'empty', 'address', 'binary', 'long', 'none'],
 )
 def test_a_last_checkpoint_that_is_not_there_is_named(tmp_path, named, message):
     (tmp_path / 'iter_4.pth').touch()
@@ -166,42 +135,33 @@ class Mounted(LocalBackend):
     'uri, given, expected',
     [
         ('runs/1', None, dict(backend='mmattn.atomic')),
-        ('runs/1', dict(backend='local'), dict(backend='mmattn.atomic')),
         ('http://host/runs/1', None, None),
-        ('http://host/runs/1', dict(backend='http'), dict(backend='http')),
         ('runs/1', dict(backend='mounted'), dict(backend='mounted')),
     ],
-    ids=['default', 'local', 'remote', 'remote-backend', 'own-backend'],
+    ids=['default', 'remote', 'own-backend'],
 )
 def test_only_plain_local_files_are_made_atomic(monkeypatch, uri, given, expected):
     monkeypatch.setitem(backends, 'mounted', Mounted)
     assert atomic_backend_args(uri, given) == expected
 
 
-@pytest.fixture(scope='module')
-def saved_at_3(tmp_path_factory):
-    work_dir = tmp_path_factory.mktemp('saved_at_3')
-    best_run(work_dir).train()
-    return read_checkpoint(last(work_dir))
-
-
 @pytest.fixture
-def resume_with(saved_at_3, tmp_path):
+def resume_with(tmp_path):
     """Resumes in the folder `run` from a checkpoint with other names of files."""
+    best_run(tmp_path / 'first').train()
+    poisoned = read_checkpoint(last(tmp_path / 'first'))
 
-    def resume(**runtime_info):
-        poisoned = copy.deepcopy(saved_at_3)
-        poisoned['message_hub']['runtime_info'].update(runtime_info, best_score=0)
-        poisoned['message_hub']['resumed_keys'].update(
-            dict.fromkeys(runtime_info, True)
-        )
-        path = tmp_path / 'poisoned.pth'
+    def resume(**names):
+        poisoned['message_hub']['runtime_info'].update(names, best_score=0)
+        poisoned['message_hub']['resumed_keys'].update(dict.fromkeys(names, True))
+        path = str(tmp_path / 'poisoned.pth')
         torch.save(poisoned, path)
-        best_run(
-            tmp_path / 'run', max_iters=5, load_from=str(path), resume=True
-        ).train()
+        best_run(tmp_path / 'run', max_iters=5, load_from=path, resume=True).train()
 
     return resume
+
+
+AT_5 = {'best_score_iter_5.pth', 'iter_5.pth', 'last_checkpoint'}
 
 
 @pytest.mark.parametrize('kind', ['file', 'folder', 'dots', 'link'])
@@ -229,11 +189,7 @@ def test_names_of_other_types_are_ignored(tmp_path, resume_with):
     for steps in (['/../../precious', -1, True, 1.5, '3', 2], {'a': 1}):
         resume_with(keep_ckpt_ids=steps, best_ckpt=['x'])
         assert victim.read_text() == 'data'
-        assert saved(tmp_path / 'run') == {
-            'best_score_iter_5.pth',
-            'iter_5.pth',
-            'last_checkpoint',
-        }
+        assert saved(tmp_path / 'run') == AT_5
 
 
 def test_the_best_of_an_earlier_process_is_removed(tmp_path, monkeypatch):
@@ -241,8 +197,4 @@ def test_the_best_of_an_earlier_process_is_removed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     best_run(Path('run')).train()
     best_run(tmp_path / 'run', 5, load_from='run/iter_3.pth', resume=True).train()
-    assert saved(tmp_path / 'run') == {
-        'best_score_iter_5.pth',
-        'iter_5.pth',
-        'last_checkpoint',
-    }
+    assert saved(tmp_path / 'run') == AT_5

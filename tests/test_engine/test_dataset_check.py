@@ -28,36 +28,24 @@ from mmattn.engine.data.checks import prepare_dataloader
 KEY = 'train_dataloader.dataset'
 
 
-@pytest.mark.parametrize('scope', DATASETS)
-def test_good_data_passes(here, scope):
-    assert len(load_all(DATASETS[scope], scope=scope)) == 4
+def changed(change):
+    return lambda: edit_coco(change)
 
 
 def first_has(**values):
-    return lambda: edit_coco(lambda content: content['annotations'][0].update(values))
+    return changed(lambda x: x['annotations'][0].update(values))
 
 
-def no_annotation():
-    edit_coco(lambda content: content['annotations'].clear())
-
-
-def crowds_alone():
-    edit_coco(lambda content: [a.update(iscrowd=1) for a in content['annotations']])
-
-
-def twice_a_dog():
-    edit_coco(lambda content: content['categories'][0].update(name='dog'))
-
-
-def no_image():
-    edit_coco(lambda content: [content[k].clear() for k in ('images', 'annotations')])
+no_annotation = changed(lambda x: x['annotations'].clear())
+crowds_alone = changed(lambda x: [each.update(iscrowd=1) for each in x['annotations']])
+twice_a_dog = changed(lambda x: x['categories'][0].update(name='dog'))
+no_image = changed(lambda x: [x[key].clear() for key in ('images', 'annotations')])
 
 
 @pytest.mark.parametrize(
     ('background', 'options', 'kept'),
     [
         (0, {}, [0, 1, 2, 3]),
-        (0.1, {}, [0, 1, 2, 3]),
         (0.2, {}, [0, 1, 2, 3, 4]),
         (0.5, {}, [0, 1, 2, 3, 4, 5, 7, 9]),
         (0.9, {}, range(10)),
@@ -81,14 +69,9 @@ def test_a_share_of_background_images_is_kept(
     )
     path = tmp_path / 'some.json'
     path.write_text(json.dumps(content))
-    config = dict(
-        type='mmattn.CocoDataset',
-        ann_file=str(path),
-        data_prefix=dict(img=''),
-        metainfo=dict(classes=('cat',)),
-        background=background,
-        filter_cfg=dict(filter_empty_gt=True, min_size=32),
-    )
+    config = dict(type='mmattn.CocoDataset', ann_file=str(path), **metainfo('cat'))
+    config |= dict(data_prefix=dict(img=''), background=background)
+    config |= dict(filter_cfg=dict(filter_empty_gt=True, min_size=32))
     MMLogger.get_instance(str(tmp_path)).addHandler(caplog.handler)
     with DefaultScope.overwrite_default_scope('mmdet'):
         dataset = build_dataset(config | options, KEY)
@@ -103,7 +86,6 @@ def test_a_share_of_background_images_is_below_1():
         build_dataset(dict(type='mmattn.CocoDataset', background=1), KEY)
 
 
-SEG_PREFIX = DATASETS['mmseg']['data_prefix']
 ALL_80 = "'person', 'bicycle', 'car', 'motorcycle', 'airplane' and 75 more"
 CLASSES = f'{KEY}.metainfo.classes'
 
@@ -124,32 +106,22 @@ def folder(path):
     return lambda: Path('imagenet', path).mkdir(parents=True)
 
 
-WITH_MASKS = dict(
-    pipeline=[dict(type='LoadAnnotations', with_bbox=True, with_mask=True)]
-)
-
-
+MASKS = dict(pipeline=[dict(type='LoadAnnotations', with_bbox=True, with_mask=True)])
+UNFILLED = dict(filter_cfg=dict(filter_empty_gt=True))
 # By scope: change of the files, changes of the config, and the error.
 CATEGORY = first_has(category_id=12)
 BEFORE_TRAINING = {
     'mmdet': [
         (CATEGORY, {}, f'^{COCO_FILE}: annotation 10000 .*: has the category_id 12, w'),
-        (first_has(image_id=5), {}, r'10000 \(image 5\): has the image_id 5, which'),
-        (first_has(segmentation=[]), WITH_MASKS, '10000 .* has no outline in "segmen'),
-        (first_has(bbox=['1', 2, 3, 4]), {}, '"bbox" must be four numbers of pixels'),
+        (first_has(segmentation=[]), MASKS, '10000 .* has no outline in "segmen'),
         (None, metainfo('x', 'y'), f"{CLASSES}: of 'x', 'y', none is .* has {ALL_80}"),
         (None, metainfo('cat', 'Dog'), "of 'cat', 'Dog', not 'Dog' is a category"),
         (None, dict(metainfo=dict(classes='cat')), f"{CLASSES} is the string 'cat'"),
         (twice_a_dog, metainfo('dog'), "several categories of the name 'dog'"),
         (no_annotation, {}, f'{KEY} has 4 images and no annotation of its 80 classes'),
         (crowds_alone, {}, '4 images and no annotation of its 80 classes'),
-        (
-            no_annotation,
-            dict(filter_cfg=dict(filter_empty_gt=True)),
-            f'{KEY}: no image of {COCO_FILE} remains, of 4 with 0 annotations, by '
-            f"filter_cfg={{'filter_empty_gt': True}} and the classes {ALL_80}",
-        ),
-        (no_image, {}, f'no image of {COCO_FILE} remains, of 0 with 0'),
+        (no_annotation, UNFILLED, f"4 with 0 .*empty_gt': True}} and .* {ALL_80}"),
+        (no_image, {}, f'^{KEY}: no image of {COCO_FILE} remains, of 0 with 0'),
         (None, dict(data_root='cocoo/'), f'{KEY}.data_root: cocoo/ .*docs/datasets.md'),
         (None, dict(ann_file='x.json'), f'{KEY}.ann_file: coco/x.json does not'),
         (None, dict(data_prefix=dict(img='x')), f'{KEY}.data_prefix.img: coco/x does'),
@@ -157,17 +129,8 @@ BEFORE_TRAINING = {
         (None, dict(data_prefx={}), 'CocoDataset.: TypeError: .* unexpected keyword'),
     ],
     'mmseg': [
-        (
-            None,
-            dict(data_prefix={**SEG_PREFIX, 'seg_map_path': 'x'}),
-            f'{KEY}.data_prefix.seg_map_path: {ADE_ROOT}/x does not exist',
-        ),
         (remove(ADE_MAP), {}, f'{KEY}: {ADE_MAP} does not exist, of 4 images'),
-        (
-            None,
-            dict(img_suffix='.tif'),
-            f"ADE20KDataset. has no image: data_root='{ADE_ROOT}', .*img_suffix='.tif'",
-        ),
+        (None, dict(img_suffix='.tif'), f"no image: .*='{ADE_ROOT}', .*fix='.tif'"),
     ],
     'mmpretrain': [
         (None, custom('x'), f'{KEY}.data_prefix: imagenet/x does not exist'),
@@ -193,10 +156,9 @@ def test_before_training(here, scope, change, options, message):
 def test_another_order_of_classes_is_a_warning(here, monkeypatch):
     said = []
     first_has(category_id=1)()
-    monkeypatch.setattr(
-        'mmattn.engine.data.build.print_log', lambda text, **_: said.append(text)
-    )
-    train_loader({**DATASETS['mmdet'], 'metainfo': dict(classes=('dog', 'person'))})
+    printing = 'mmattn.engine.data.build.print_log'
+    monkeypatch.setattr(printing, lambda text, **_: said.append(text))
+    train_loader(DATASETS['mmdet'] | metainfo('dog', 'person'))
     (text,) = said
     assert text.startswith(f'{KEY}.metainfo.classes has another order')
 
@@ -215,7 +177,7 @@ WRAPPERS = {
 def test_wrappers_are_looked_into(here, path, wrap):
     dataset = DATASETS['mmdet']
     assert len(load_all(wrap(dataset))) >= 4
-    dataset = {**dataset, 'data_prefix': dict(img='trian2017')}
+    dataset = dataset | dict(data_prefix=dict(img='trian2017'))
     message = f'{KEY}.{path}.data_prefix.img: coco/trian2017 does not exist'
     with pytest.raises(DataError, match=f'^{re.escape(message)}$'):
         train_loader(wrap(dataset))
@@ -225,6 +187,7 @@ def test_wrappers_are_looked_into(here, path, wrap):
 
 
 # Scope, name and attributes of a head, and the error if there is one.
+LABEL_999 = f'_4.JPEG has the label 999 in {IMAGENET_LIST}, but .* classes, 0 to 998'
 HEADS = [
     ('mmdet', 'bbox_head', dict(num_classes=3), f'{KEY} has 80 .*bbox_head.* is 3'),
     ('mmdet', 'bbox_head', dict(num_classes=80), None),
@@ -233,42 +196,32 @@ HEADS = [
     ('mmseg', 'decode_head', dict(num_classes=19, out_channels=19), '150 .* is 19'),
     ('mmseg', 'decode_head', dict(num_classes=171, out_channels=171), None),
     ('mmseg', 'auxiliary_head', dict(num_classes=2, out_channels=2), None),
-    (
-        'mmpretrain',
-        'head',
-        dict(num_classes=999),
-        f'_4.JPEG has the label 999 in {IMAGENET_LIST}, but .* 999 classes, 0 to 998',
-    ),
+    ('two', 'decode_head', dict(num_classes=1, out_channels=1), None),
+    ('mmpretrain', 'head', dict(num_classes=999), LABEL_999),
     ('mmpretrain', 'head', dict(num_classes=1000), None),
 ]
+TWO = dict(type='BaseSegDataset', **metainfo('background', 'foreground'))
 
 
 @pytest.mark.parametrize(('scope', 'name', 'head', 'message'), HEADS)
 def test_heads_and_data_sets_have_the_same_classes(here, scope, name, head, message):
-    model = Model(**{name: head})
+    """One channel tells two classes apart."""
+    dataset = DATASETS['mmseg'] | TWO if scope == 'two' else DATASETS[scope]
+    scope = 'mmseg' if scope == 'two' else scope
+    options = dict(scope=scope, model=Model(**{name: head}))
     if message is None:
-        train_loader(DATASETS[scope], scope=scope, model=model)
+        train_loader(dataset, **options)
         return
     with pytest.raises(DataError, match=message):
-        train_loader(DATASETS[scope], scope=scope, model=model)
-
-
-def test_one_channel_tells_two_classes_apart(here):
-    heads = dict(decode_head=dict(num_classes=1, out_channels=1))
-    dataset = {
-        **DATASETS['mmseg'],
-        'type': 'BaseSegDataset',
-        'metainfo': dict(classes=('background', 'foreground')),
-    }
-    train_loader(dataset, scope='mmseg', model=Model(**heads))
+        train_loader(dataset, **options)
 
 
 def test_a_file_elsewhere_is_not_looked_for(here):
     """An image that another backend fetches need not be a local file."""
     shutil.rmtree('coco/train2017')
     first, *rest = DATASETS['mmdet']['pipeline']
-    remote = {**first, 'backend_args': dict(backend='http')}
-    train_loader({**DATASETS['mmdet'], 'pipeline': [remote, *rest]})
+    remote = first | dict(backend_args=dict(backend='http'))
+    train_loader(DATASETS['mmdet'] | dict(pipeline=[remote, *rest]))
 
 
 def prepare(dataset, model=None):
@@ -293,9 +246,9 @@ def test_a_negative_label_is_named(here):
     path = Path(IMAGENET_LIST)
     first, *rest = path.read_text().splitlines()
     path.write_text('\n'.join([first.split()[0] + ' -1', *rest]))
-    heads = dict(head=dict(num_classes=1000))
+    model = Model(head=dict(num_classes=1000))
     with pytest.raises(DataError, match='has the label -1 in .*, 0 to 999'):
-        train_loader(DATASETS['mmpretrain'], scope='mmpretrain', model=Model(**heads))
+        train_loader(DATASETS['mmpretrain'], scope='mmpretrain', model=model)
 
 
 def test_what_mm_packages_cannot_read_is_mended(here):
@@ -309,18 +262,17 @@ def test_what_mm_packages_cannot_read_is_mended(here):
         for other in others:
             other['id'] = 7
 
-    good = [instance for info in prepare(DATASETS['mmdet']) for instance in boxes(info)]
+    def boxes() -> list:
+        found = [info['data_samples'] for info in prepare(DATASETS['mmdet'])]
+        return [
+            box for each in found for box in each.gt_instances.bboxes.tensor.tolist()
+        ]
+
+    good = boxes()
     edit_coco(change)
     path = Path(COCO_FILE)
     path.write_text('\ufeff' + path.read_text(), encoding='utf-8')
-    found = [
-        instance for info in prepare(DATASETS['mmdet']) for instance in boxes(info)
-    ]
-    assert found == good and len(good) > 3
-
-
-def boxes(info: dict) -> list:
-    return info['data_samples'].gt_instances.bboxes.tensor.tolist()
+    assert boxes() == good and len(good) > 3
 
 
 def make_panoptic():

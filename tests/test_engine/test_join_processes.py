@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 
-import pytest
 import torch
 from mmengine.config import Config
 from torch.distributed import HashStore
@@ -11,50 +10,28 @@ from mmattn.engine.distributed import join_processes, match_gradient_strides
 from mmattn.models import IViT
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """Rank 0 of 2 without CUDA; the arguments of `init_process_group` end up here."""
-    arguments = {}
-    store = HashStore()
+def test_timeout_and_wrapper_of_the_config_are_kept_on_a_cpu(monkeypatch):
+    started, store = {}, HashStore()
     monkeypatch.setenv('RANK', '0')
     monkeypatch.delenv('TORCHELASTIC_RESTART_COUNT', raising=False)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
-    monkeypatch.setattr(
-        torch.distributed, 'rendezvous', lambda url: iter([(store, 0, 2)])
-    )
-    monkeypatch.setattr(
-        torch.distributed,
-        'init_process_group',
-        lambda backend, **others: arguments.update(others, backend=backend),
-    )
-    return arguments
-
-
-def test_the_backend_is_gloo_and_ddp_is_of_the_cpu(started):
-    cfg = Config()
+    for name, function in {
+        'rendezvous': lambda url: iter([(store, 0, 2)]),
+        'init_process_group': lambda *args, **kw: started.update(kw, backend=args[0]),
+    }.items():
+        monkeypatch.setattr(torch.distributed, name, function)
+    cfg = Config(dict(env_cfg=dict(dist_cfg=dict(timeout=90))))
+    cfg.model_wrapper_cfg = dict(find_unused_parameters=True)
     join_processes(cfg)
-    assert (started['backend'], started['rank'], started['world_size']) == (
-        'gloo',
-        0,
-        2,
-    )
+    assert [started[key] for key in ('backend', 'rank', 'world_size')] == ['gloo', 0, 2]
     assert cfg.env_cfg.dist_cfg.backend == 'gloo'
+    assert started['timeout'] == started['store'].timeout == timedelta(seconds=90)
     assert cfg.model_wrapper_cfg == dict(
         type='MMDistributedDataParallel',
         broadcast_buffers=False,
-        find_unused_parameters=False,
+        find_unused_parameters=True,
         device_ids=None,
     )
-
-
-def test_timeout_and_wrapper_of_the_config_are_kept(started):
-    wrapper = dict(find_unused_parameters=True)
-    dist_cfg = dict(env_cfg=dict(dist_cfg=dict(timeout=90)))
-    cfg = Config(dict(**dist_cfg, model_wrapper_cfg=wrapper))
-    join_processes(cfg)
-    assert started['timeout'] == started['store'].timeout == timedelta(seconds=90)
-    assert cfg.model_wrapper_cfg.find_unused_parameters
-    assert cfg.model_wrapper_cfg.type == 'MMDistributedDataParallel'
 
 
 def test_gradients_have_the_strides_of_their_weights():
@@ -64,11 +41,8 @@ def test_gradients_have_the_strides_of_their_weights():
     def others():
         model.zero_grad()
         sum(x.mean() for x in model(torch.rand(2, 3, 64, 64))).backward()
-        return [
-            name
-            for name, weight in model.named_parameters()
-            if weight.grad.stride() != weight.stride()
-        ]
+        weights = model.named_parameters()
+        return [n for n, w in weights if w.grad.stride() != w.stride()]
 
     before = others()
     match_gradient_strides(model)

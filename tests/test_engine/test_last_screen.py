@@ -42,10 +42,3 @@ def test_a_training_ends_with_its_classes_and_its_best_checkpoint(tmp_path):
     assert TABLE in end
     assert f'best checkpoint: {tmp_path}/best_score_iter_4.pth\n' in end
     assert f'next: mmattn test {tmp_path} --per-class' in end
-
-
-def test_without_validation_there_are_no_classes(tmp_path):
-    make_runner(tmp_path).train()
-    (log,) = tmp_path.glob('*/*.log')
-    assert 'of each class' not in log.read_text()
-    assert 'best checkpoint' not in log.read_text()

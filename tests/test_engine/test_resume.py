@@ -124,47 +124,46 @@ def make_runner(
 ):
     """A runner of mmengine's that trains `Net` for 18 iterations."""
     loader = dict(dataset=dict(type='Augmented'), num_workers=num_workers)
+    settings = dict(
+        model=dict(type='Net'),
+        train_dataloader=dict(
+            loader, batch_size=batch_size, sampler=dict(type=sampler, shuffle=True)
+        ),
+        val_dataloader=dict(
+            loader, batch_size=3, sampler=dict(type='DefaultSampler', shuffle=False)
+        ),
+        val_cfg=dict(),
+        val_evaluator=dict(type='Noisy'),
+        optim_wrapper=dict(optimizer=dict(type='Adam', lr=0.01)),
+        param_scheduler=[
+            dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=10),
+            dict(type='MultiStepLR', milestones=[1, 2], by_epoch=True),
+        ],
+        default_hooks=dict(
+            checkpoint=checkpoint or dict(type='CheckpointHook', interval=1),
+            logger=dict(type='LoggerHook', interval=100),
+        ),
+        randomness=dict(seed=seed),
+        log_level='WARNING',
+        env_cfg=dict(),
+    )
     return Runner(
-        **{
-            'model': dict(type='Net'),
-            'work_dir': str(work_dir),
-            'train_dataloader': dict(
-                loader, batch_size=batch_size, sampler=dict(type=sampler, shuffle=True)
-            ),
-            'val_dataloader': dict(
-                loader, batch_size=3, sampler=dict(type='DefaultSampler', shuffle=False)
-            ),
-            'train_cfg': loop,
-            'val_cfg': dict(),
-            'val_evaluator': dict(type='Noisy'),
-            'optim_wrapper': dict(optimizer=dict(type='Adam', lr=0.01)),
-            'param_scheduler': [
-                dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=10),
-                dict(type='MultiStepLR', milestones=[1, 2], by_epoch=True),
-            ],
-            'default_hooks': dict(
-                checkpoint=checkpoint or dict(type='CheckpointHook', interval=1),
-                logger=dict(type='LoggerHook', interval=100),
-            ),
-            'custom_hooks': list(hooks),
-            'randomness': dict(seed=seed),
-            'resume': resume,
-            'experiment_name': str(uuid4()),
-            'log_level': 'WARNING',
-            'env_cfg': dict(),
-            **kwargs,
-        }
+        work_dir=str(work_dir),
+        train_cfg=loop,
+        custom_hooks=list(hooks),
+        resume=resume,
+        experiment_name=str(uuid4()),
+        **settings | kwargs,
     )
 
 
 def final_state(runner):
     """All that the end of a run should have in common with another's."""
-    schedulers = [s.state_dict() for s in runner.param_schedulers]
     return dict(
         seed=runner.seed,
         model=runner.model.state_dict(),
         optimizer=runner.optim_wrapper.state_dict(),
-        schedulers=schedulers,
+        schedulers=[s.state_dict() for s in runner.param_schedulers],
         scores=runner.message_hub.get_scalar('val/score').data[0].tolist(),
     )
 
@@ -231,15 +230,10 @@ def test_stopped_twice_and_resumed(tmp_path, case):
     assert_bitwise_equal(seen, expected)
 
 
-def test_one_run_never_repeats_its_random_numbers(tmp_path):
-    _, seen = train_with_stops(tmp_path, [])
-    offsets = torch.cat([batch for _, batch, _ in seen.values()])
-    assert len(offsets.unique(dim=0)) == len(offsets) == EPOCHS * NUM_SAMPLES
-    other = train_with_stops(tmp_path / 'other', [], seed=1)[1]
-    assert not torch.equal(seen[0][2], other[0][2])
-
-
-ADAM = dict(type='Adam', lr=0.01)
+FIVE = dict(optimizer=dict(type='Adam', lr=0.01), accumulative_counts=5)
+BEST = dict(save_best='score', rule='less')
+TWO_BEST = dict(save_best=['score', 'spread'], rule=['less', 'greater'])
+SWA, SEVEN_EPOCHS = 'StochasticWeightAverage', dict(EPOCH_LOOP, max_epochs=7)
 PLATEAU = dict(type='ReduceOnPlateauLR', monitor='score', rule='less', patience=0)
 NEVER_BETTER = dict(
     type='EarlyStoppingHook', monitor='score', rule='greater', min_delta=99, patience=3
@@ -272,34 +266,12 @@ class Counts(Hook):
 EXTRAS = {
     'ema': (('train', 15), dict(hooks=[dict(type='EMAHook', update_buffers=True)])),
     'drawn-seed': (('train', 15), dict(seed=None)),
-    'accumulation': (
-        ('train', 15),
-        dict(
-            optim_wrapper=dict(optimizer=ADAM, accumulative_counts=5),
-            checkpoint=EVERY_4,
-        ),
-    ),
+    'accumulation': (('train', 15), dict(optim_wrapper=FIVE, checkpoint=EVERY_4)),
     'plateau': (('val', 12), dict(param_scheduler=[PLATEAU])),
-    'best': (
-        ('val', 12),
-        dict(checkpoint=dict(EVERY_EPOCH, save_best='score', rule='less')),
-    ),
-    'two-best': (
-        ('train', 15),
-        dict(
-            checkpoint=dict(
-                EVERY_4, save_best=['score', 'spread'], rule=['less', 'greater']
-            )
-        ),
-    ),
-    'swa': (
-        ('train', 15),
-        dict(hooks=[dict(type='EMAHook', ema_type='StochasticWeightAverage')]),
-    ),
-    'stops-early': (
-        ('train', 20),
-        dict(loop=dict(EPOCH_LOOP, max_epochs=7), hooks=[NEVER_BETTER]),
-    ),
+    'best': (('val', 12), dict(checkpoint=EVERY_EPOCH | BEST)),
+    'two-best': (('train', 15), dict(checkpoint=EVERY_4 | TWO_BEST)),
+    'swa': (('train', 15), dict(hooks=[dict(type='EMAHook', ema_type=SWA)])),
+    'stops-early': (('train', 20), dict(loop=SEVEN_EPOCHS, hooks=[NEVER_BETTER])),
     'switch': (('train', 15), dict(checkpoint=EVERY_4, hooks=[SWITCH])),
     'own-hook': (('train', 15), dict(checkpoint=EVERY_4, hooks=[dict(type=Counts)])),
     'validated-from-2': (('train', 7), dict(loop=dict(EPOCH_LOOP, val_begin=2))),

@@ -12,6 +12,7 @@ import torch
 from mmengine.hooks import Hook
 from test_resume import (
     EVERY_4,
+    FIVE,
     ITER_LOOP,
     assert_bitwise_equal,
     final_state,
@@ -65,7 +66,6 @@ def checkpoints(folder):
 
 
 ITERATIONS = dict(loop=ITER_LOOP, sampler='InfiniteSampler', checkpoint=EVERY_4)
-ACCUMULATION = dict(optimizer=dict(type='Adam', lr=0.01), accumulative_counts=5)
 # Iteration and moment of the signal, options of the run, and the signal.
 CASES = {
     'before-the-first-save': (3, 'train', {}, signal.SIGINT),
@@ -74,7 +74,7 @@ CASES = {
     'iteration-of-a-save': (8, 'train', ITERATIONS, signal.SIGTERM),
     'validation': (12, 'val', dict(hooks=[dict(type='EMAHook')]), signal.SIGINT),
     'validation-of-iterations': (10, 'val', ITERATIONS, signal.SIGTERM),
-    'accumulation': (8, 'train', dict(optim_wrapper=ACCUMULATION), signal.SIGTERM),
+    'accumulation': (8, 'train', dict(optim_wrapper=FIVE), signal.SIGTERM),
 }
 
 
@@ -102,7 +102,7 @@ def test_what_is_stopped_and_resumed_ends_alike(tmp_path, case):
 def test_ranks_stop_together_where_no_gradient_is_lost(
     tmp_path, monkeypatch, accumulative_counts
 ):
-    wrapper = ACCUMULATION | dict(accumulative_counts=accumulative_counts)
+    wrapper = FIVE | dict(accumulative_counts=accumulative_counts)
     runner = make_runner(tmp_path, optim_wrapper=wrapper)
 
     def another_rank_was_signaled(wish, op):
@@ -165,54 +165,39 @@ def test_outside_the_main_thread_nothing_is_installed(tmp_path):
     assert seen == [before] * 2
 
 
-class Pid(Dataset):
+class Pids(Dataset):
+    """More than a pipe holds, so that a worker waits until somebody reads."""
+
     def __len__(self):
         return 1000
 
     def __getitem__(self, index):
-        return os.getpid()
+        return os.getpid(), bytes(2**20)
 
 
 def started(worker_id):
     assert worker_id == 0
 
 
-class Large(Pid):
-    """More than a pipe holds, so that a worker waits until somebody reads."""
-
-    def __getitem__(self, index):
-        return bytes(2**20)
-
-
-def load(dataset):
+def load():
     init = partial(start_worker, init=started, handled=sigterm_is_handled())
-    return iter(
-        DataLoader(
-            dataset,
-            batch_size=None,
-            num_workers=1,
-            worker_init_fn=init,
-            multiprocessing_context='fork',
-        )
-    )
+    options = dict(num_workers=1, multiprocessing_context='fork')
+    return iter(DataLoader(Pids(), batch_size=None, worker_init_fn=init, **options))
 
 
 @pytest.fixture
-def batches():
+def handled():
     sigterm_is_handled().fill_(1)
-    yield load(Pid())
+    yield
     sigterm_is_handled().fill_(0)
 
 
 def run_until_killed(pipe):
-    batches = load(Large())
-    next(batches)
-    pipe.send(batches._workers[0].pid)
+    pipe.send(next(load())[0])
     time.sleep(300)
 
 
-def test_workers_end_when_the_main_process_is_killed():
-    sigterm_is_handled().fill_(1)
+def test_workers_end_when_the_main_process_is_killed(handled):
     context = multiprocessing.get_context('fork')
     here, there = context.Pipe()
     process = context.Process(target=run_until_killed, args=(there,))
@@ -221,22 +206,18 @@ def test_workers_end_when_the_main_process_is_killed():
     worker = here.recv()
     process.kill()
     process.join()
-    sigterm_is_handled().fill_(0)
     if not here.poll(20):  # it ends when no process holds its other end
         os.kill(worker, signal.SIGKILL)
         pytest.fail('the worker lives on')
 
 
-def test_workers_outlive_what_stops_a_run(batches):
-    worker = next(batches)
+def test_workers_outlive_what_stops_a_run_and_end_with_the_main_process(handled):
+    batches = load()
+    pid, _ = next(batches)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM):
-        os.kill(worker, number)
+        os.kill(pid, number)
     for _ in range(10):
-        assert next(batches) == worker
-
-
-def test_workers_end_when_the_main_process_does(batches):
-    next(batches)
+        assert next(batches)[0] == pid
     (worker,) = batches._workers
     sigterm_is_handled().fill_(0)
     worker.terminate()  # as multiprocessing does at the exit

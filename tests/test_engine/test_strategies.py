@@ -5,33 +5,25 @@ import torch
 from fresh import ROOT, run_python
 from mmengine.config import Config
 from mmengine.registry import MODELS, STRATEGIES, init_default_scope
+from test_optim_wrapper_constructor import group, settings
+from tool_runs import COCO_LOADERS
 from torch import distributed, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from mmattn.engine import FSDPStrategy, LayerDecayOptimWrapperConstructor
+from mmattn.engine import FSDPStrategy
 from mmattn.models import IViT
 
 FSDP = ROOT / 'configs/strategies/mask_rcnn_ivit_b_3x_coco_fsdp.py'
-TOY = """
+TOY = f"""
 _base_ = 'mmattn::strategies/mask_rcnn_ivit_b_3x_coco_fsdp.py'
 model = dict(
     backbone=dict(arch='nano'),
     neck=dict(in_channels=[32, 64, 160, 256]),
     roi_head=dict(bbox_head=dict(fc_out_channels=64)),
     test_cfg=dict(rpn=dict(max_per_img=20), rcnn=dict(score_thr=0.0, max_per_img=5)))
-load = dict(type='LoadImageFromFile')
-annotate = dict(type='LoadAnnotations', with_bbox=True, with_mask=True)
-resize = dict(type='Resize', scale=(96, 96), keep_ratio=True)
-pack = dict(type='PackDetInputs', meta_keys=(
-    'img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor'))
-loader = dict(batch_size=1, num_workers=0, persistent_workers=False)
-train_dataloader = dict(**loader, dataset=dict(pipeline=[load, annotate, resize, pack]))
-val_dataloader = dict(**loader, dataset=dict(pipeline=[load, resize, annotate, pack]))
-test_dataloader = val_dataloader
-default_hooks = dict(logger=dict(interval=1))
 strategy = dict(model_wrapper=dict(
     device_id='cpu', auto_wrap_policy=dict(min_num_params=200_000)))
-"""
+{COCO_LOADERS}"""
 
 
 @pytest.fixture
@@ -45,20 +37,8 @@ def two_ranks_in_one_process():
 
 
 def groups(model: nn.Module) -> dict[str, tuple[float, float]]:
-    constructor = LayerDecayOptimWrapperConstructor(
-        dict(optimizer=dict(type='AdamW', lr=1.0, weight_decay=1.0)),
-        dict(layer_decay_rate=0.5),
-    )
-    wrapper = constructor(model)
-    names = {id(p): n for n, p in model.named_parameters()}
-    return {
-        names[id(param)].replace('_fsdp_wrapped_module.', ''): (
-            group['lr'],
-            group['weight_decay'],
-        )
-        for group in wrapper.optimizer.param_groups
-        for param in group['params']
-    }
+    found = settings(model, group(model, layer_decay_rate=0.5))
+    return {k.replace('_fsdp_wrapped_module.', ''): each for k, each in found.items()}
 
 
 def sharded(use_orig_params: bool) -> tuple[nn.Module, nn.Module]:

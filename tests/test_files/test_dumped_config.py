@@ -21,17 +21,13 @@ def configs_keep_their_lines():
     'config',
     [
         'mask_rcnn/ivit_t_3x_coco.py',
-        'upernet/ivit_t_160k_ade20k.py',
-        'classification/lisanet_s_300e_in1k.py',
         {'a': {'b c': [(), (1,)], 'type': 'torchvision/Resize'}, 'd': {'e': -1e-3}},
     ],
     ids=str,
 )
 def test_what_a_run_dumps_is_read_as_it_was(tmp_path, config):
-    if isinstance(config, dict):
-        cfg = Config(config)
-    else:
-        cfg = Config.fromfile(CONFIGS / config)
+    is_file = isinstance(config, str)
+    cfg = Config.fromfile(CONFIGS / config) if is_file else Config(config)
     path = tmp_path / 'config.py'
     cfg.dump(path)
     assert read_dumped_config(path).to_dict() == cfg.to_dict()
@@ -44,7 +40,6 @@ EXPLOITS = {
     'a = dict(**b)': 'which is no data',
     'a = {**b}': 'which is no data',
     'a, b = 1, 2': 'line 1 is no assignment of data',
-    'a = inf': '`inf`, which is no data',
     "model = dict(type='os.system', command='touch x')": "type must .*'os.system'",
     "model = dict(type='subprocess.Popen', args=['touch', 'x'])": 'type must name a',
     "a = [dict(b=dict(type='mmengine.dump', obj=1, file='x'))]": 'type must name a',
@@ -55,7 +50,6 @@ EXPLOITS = {
     "custom_imports = 'beside'": 'beside, which lies beside it',
     'custom_imports = dict(imports=[3])': 'custom_imports names 3',
     'a = ' + '[' * 100_000: 'config.py is not read as a config',
-    'a = ' + '-' * 100_000 + '1': 'config.py is not read as a config',
     'text = 1': 'text is reserved',
     '\0': 'config.py is not read as a config',
     'a = {[]: 1}': 'config.py is not read as a config',

@@ -1,20 +1,16 @@
 """The launch scripts: what they call, with which arguments, and what they refuse."""
 
-import os
 import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+from fresh import plain_environment
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / 'tools'
 SCRIPTS = sorted(TOOLS.glob('*.sh'))
 FAKE = '#!/bin/sh\nprintf "%s\\n" "${0##*/}" "$@"\n'
-VARIABLES = (
-    'NNODES NODE_RANK PORT MASTER_ADDR MASTER_PORT TORCHRUN_ARGS GPUS GPUS_PER_NODE '
-    'CPUS_PER_TASK SRUN_ARGS VIRTUAL_ENV CONDA_PREFIX RDZV_ID LOCAL_ADDR'
-).split()
 
 
 @pytest.fixture
@@ -29,7 +25,7 @@ def fakes(tmp_path):
 
 
 def launch(script, *args, path, tools=TOOLS, cwd=None, **variables):
-    env = {key: value for key, value in os.environ.items() if key not in VARIABLES}
+    env = plain_environment()
     env |= {'PATH': f'{path}:{env["PATH"]}', 'VIRTUAL_ENV': '/an/environment'}
     env = {key: value for key, value in (env | variables).items() if value}
     options = dict(env=env, cwd=cwd, capture_output=True, text=True)

@@ -18,9 +18,8 @@ def trap(tmp_path):
     """A checkpoint of Tiny that makes a folder when it is unpickled, and the folder."""
     sprung = tmp_path / 'sprung'
     path = tmp_path / 'trap.pth'
-    torch.save(
-        dict(state_dict=Tiny().state_dict(), meta=Calls(os.mkdir, str(sprung))), path
-    )
+    meta = Calls(os.mkdir, str(sprung))
+    torch.save(dict(state_dict=Tiny().state_dict(), meta=meta), path)
     return path, sprung
 
 
@@ -84,16 +83,17 @@ def inferencer(path, run_dir, trust):
         NamedInferencer(weights=path, scope='mmengine', device='cpu')
 
 
+def by_runner(use: str, **options):
+    def load(path, run_dir, trust):
+        getattr(make_runner(run_dir, load_from=path, **options, **trust), use)()
+
+    return load
+
+
 WAYS = {
-    'load_from': lambda path, run_dir, trust: make_runner(
-        run_dir, load_from=path, **trust
-    ).train(),
-    'resume': lambda path, run_dir, trust: make_runner(
-        run_dir, load_from=path, resume=True, **trust
-    ).train(),
-    'test': lambda path, run_dir, trust: make_runner(
-        run_dir, test=True, load_from=path, **trust
-    ).test(),
+    'load_from': by_runner('train'),
+    'resume': by_runner('train', resume=True),
+    'test': by_runner('test', test=True),
     'pretrained': pretrained,
     'init_detector': by_init_detector,
     'strategy': by_strategy,

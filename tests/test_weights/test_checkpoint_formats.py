@@ -25,11 +25,9 @@ def round_trip(value, tmp_path, **kwargs):
 
 
 NUMPY = {
-    'double': np.arange(6.0).reshape(2, 3),
     'fortran': np.asfortranarray(np.arange(6).reshape(2, 3)),
     'big-endian': np.array([1, 2], '>i4'),
     'bool': np.array([True, False]),
-    'complex': np.array([1 + 2j]),
     'empty': np.zeros((0, 3)),
     'bool-scalar': np.True_,
     'state': np.random.RandomState(0).get_state()[1],
@@ -73,16 +71,16 @@ def test_a_yacs_config_becomes_a_plain_dict(tmp_path, monkeypatch):
     assert type(config) is OrderedDict
 
 
-@pytest.mark.parametrize('name', ['min', 'max', 'mean', 'current'])
-def test_getattr_of_a_statistic_is_its_name(tmp_path, name):
-    assert round_trip([Calls(getattr, HistoryBuffer, name)], tmp_path) == [name]
+def test_getattr_of_a_statistic_is_its_name(tmp_path):
+    names = ['min', 'max', 'mean', 'current']
+    forged = [Calls(getattr, HistoryBuffer, name) for name in names]
+    assert round_trip(forged, tmp_path) == names
 
 
 def test_a_history_cannot_change_its_class(tmp_path, monkeypatch):
     history = HistoryBuffer([1.0, 3.0], [1, 1])
-    forged = history.__getstate__() | dict(
-        statistics_methods={'mean': torch.Tensor}, update='mine'
-    )
+    methods = dict(statistics_methods={'mean': torch.Tensor}, update='mine')
+    forged = history.__getstate__() | methods
     monkeypatch.setattr(HistoryBuffer, '__getstate__', lambda self: forged)
     before = dict(HistoryBuffer._statistics_methods)
     (read,) = round_trip([history], tmp_path)
@@ -95,9 +93,8 @@ def test_a_history_cannot_change_its_class(tmp_path, monkeypatch):
 
 def test_a_forged_dtype_is_not_believed(tmp_path):
     """numpy itself takes doubles flagged as object references for pointers."""
-    flagged = Calls(
-        np.dtype, 'f8', False, True, state=(3, '<', None, None, None, -1, -1, 63)
-    )
+    state = 3, '<', None, None, None, -1, -1, 63
+    flagged = Calls(np.dtype, 'f8', False, True, state=state)
     array = np.arange(2.0)
     rebuild, arguments, (version, shape, _, order, data) = array.__reduce__()
     state = (version, shape, flagged, order, data)
@@ -110,14 +107,9 @@ def truncate(path):
     path.write_bytes(path.read_bytes()[:-200])
 
 
-UNREADABLE = {
-    'truncated': truncate,
-    'empty': lambda path: path.write_bytes(b''),
-    'web page': lambda path: path.write_text('<!doctype html><p>404</p>'),
-}
-
-
-@pytest.mark.parametrize('spoil', UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize(
+    'spoil', [truncate, lambda path: path.write_text('<p>404')], ids=['cut', 'web page']
+)
 def test_what_is_no_checkpoint_is_named(tmp_path, spoil):
     path = tmp_path / 'spoilt.pth'
     torch.save(Tiny().state_dict(), path)
@@ -153,9 +145,8 @@ def test_safetensors_says_how_to_install_it(tmp_path, monkeypatch):
 
 def test_an_old_pytorch_is_not_relied_on(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, 'SAFE_TORCH', (99, 0))
-    with pytest.raises(
-        ValueError, match='CVE-2026-24747.*pip install -U torch.*safetensors'
-    ):
+    message = 'CVE-2026-24747.*pip install -U torch.*safetensors'
+    with pytest.raises(ValueError, match=message):
         round_trip(torch.ones(1), tmp_path)
     with trusted_checkpoints():
         assert round_trip(torch.ones(1), tmp_path) == 1

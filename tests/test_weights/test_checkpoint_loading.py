@@ -65,13 +65,11 @@ def test_version_numbers_reach_the_modules_of_a_run(tmp_path, monkeypatch):
     assert read == [7]
 
 
+AVERAGE = {'model_ema': {'w': torch.ones(1)}, 'epoch': 1}
+
+
 @pytest.mark.parametrize(
-    ('content', 'held'),
-    [
-        ({'model_ema': {'w': torch.ones(1)}, 'epoch': 1}, 'keys model_ema, epoch'),
-        ([1], 'it is list'),
-    ],
-    ids=['average', 'list'],
+    ('content', 'held'), [(AVERAGE, 'keys model_ema, epoch'), ([1], 'it is list')]
 )
 def test_a_file_without_weights_says_what_it_has(content, held):
     with pytest.raises(ValueError, match=f'file.pth holds no weights.*{held}'):
@@ -90,10 +88,8 @@ def test_every_tensor_is_accounted_for():
         *(f'backbone.1.running_{name}' for name in ('mean', 'var')),
     ]
     assert report.missing == ['backbone.0.bias', 'head.weight', 'head.bias']
-    assert report.mismatched == {
-        'head.weight': ((3, 4), (5, 4)),
-        'head.bias': ((3,), (5,)),
-    }
+    shapes = {'head.weight': ((3, 4), (5, 4)), 'head.bias': ((3,), (5,))}
+    assert report.mismatched == shapes
     assert report.unexpected == ['extra']
     assert report.share('backbone.') == pytest.approx(24 / 28)
     assert torch.equal(model.backbone[0].weight, weights['backbone.0.weight'])
@@ -163,6 +159,7 @@ def half(weights):
 
 
 BACKBONE = {k: v for k, v in Tiny().state_dict().items() if k.startswith('backbone')}
+STUDENT = wrapped(Tiny().state_dict(), 'student.')
 FINE_TUNING = {
     'same': (Tiny().state_dict(), None),
     'other-classes': (Tiny(classes=9).state_dict(), None),
@@ -171,10 +168,7 @@ FINE_TUNING = {
     'other-width': (Tiny(width=8).state_dict(), 'of the backbone have another shape'),
     'part-of-backbone': (half(Tiny().state_dict()), 'holds 57% of the backbone'),
     'head-only': (Tiny().head.state_dict(prefix='head.'), 'holds 0% of the backbone'),
-    'student': (
-        wrapped(Tiny().state_dict(), 'student.'),
-        "8 names of the file would match without 'student.'",
-    ),
+    'student': (STUDENT, "8 names of the file would match without 'student.'"),
     'no-prefix': (
         Tiny().backbone.state_dict(),
         "6 names of the file would match with 'backbone.' .*belong in its init_cfg",
@@ -192,62 +186,48 @@ def test_fine_tuning_needs_the_backbone(tmp_path, weights, error):
         runner.load_or_resume()
 
 
-@pytest.mark.parametrize('matched, refused', [(90, False), (89, True)])
-def test_nine_tenths_of_the_backbone_are_enough(matched, refused):
-    sizes = {'backbone.a': matched, 'backbone.b': 100 - matched, 'head': 1000}
-    report = LoadReport(
-        sizes, ['backbone.a'], matched=['backbone.a'], missing=['backbone.b', 'head']
-    )
-    if refused:
-        with pytest.raises(ValueError, match='file is not loaded: it holds 89% of the'):
-            report.check('file', exact=False, part='backbone.')
-    else:
+def test_nine_tenths_of_the_backbone_are_enough():
+    def check(matched: int):
+        sizes = {'backbone.a': matched, 'backbone.b': 100 - matched, 'head': 1000}
+        names = ['backbone.a'], ['backbone.b', 'head']
+        report = LoadReport(sizes, names[0], matched=names[0], missing=names[1])
         report.check('file', exact=False, part='backbone.')
+
+    check(90)
+    with pytest.raises(ValueError, match='file is not loaded: it holds 89% of the'):
+        check(89)
 
 
 @pytest.mark.parametrize(
-    ('name', 'purpose'),
+    ('name', 'use'),
     [
-        ('other-classes', 'test'),
-        ('backbone-only', 'validate'),
-        ('with-leftovers', 'resume'),
-        ('with-leftovers', 'strict'),
+        ('other-classes', lambda runner, path: runner.test()),
+        ('backbone-only', lambda runner, path: runner.val()),
+        ('with-leftovers', lambda runner, path: runner.resume(path)),
+        ('with-leftovers', lambda runner, path: runner.load_checkpoint(path, strict=1)),
     ],
+    ids=['test', 'validate', 'resume', 'strict'],
 )
-def test_resuming_and_testing_need_everything(tmp_path, name, purpose):
+def test_resuming_and_testing_need_everything(tmp_path, name, use):
     weights = FINE_TUNING[name][0]
     path = save(tmp_path, state_dict=weights, meta={}, message_hub={})
     runner = make_runner(tmp_path / 'run', test=True, val=True, load_from=path)
     with pytest.raises(ValueError, match='weights.pth .*does not match the model exac'):
-        if purpose == 'test':
-            runner.test()
-        elif purpose == 'validate':
-            runner.val()
-        elif purpose == 'resume':
-            runner.resume(path)
-        else:
-            runner.load_checkpoint(path, strict=True)
+        use(runner, path)
 
 
 def test_after_a_resume_fine_tuning_has_its_own_rule_again(tmp_path):
     make_runner(tmp_path / 'run').train()
     runner = make_runner(tmp_path / 'run')
     runner.resume(str(tmp_path / 'run' / 'iter_4.pth'))
-    weights = FINE_TUNING['other-classes'][0]
-    path = save(tmp_path, state_dict=weights)
-    checkpoint = runner.load_checkpoint(path)
-    assert checkpoint['state_dict'].keys() == weights.keys()
+    runner.load_checkpoint(save(tmp_path, state_dict=FINE_TUNING['other-classes'][0]))
 
 
-def test_a_partial_load_on_purpose(tmp_path):
+def test_a_partial_load_on_purpose_is_never_of_nothing(tmp_path):
     path = save(tmp_path, state_dict=FINE_TUNING['other-width'][0])
     options = dict(load_from=path, allow_partial_load=True)
     assert make_runner(tmp_path / 'run', test=True, **options).test()
-
-
-def test_nothing_is_never_on_purpose(tmp_path):
-    path = save(tmp_path, state_dict={'w': torch.ones(1)})
-    options = dict(load_from=path, allow_partial_load=True)
+    save(tmp_path, state_dict={'w': torch.ones(1)})
     with pytest.raises(ValueError, match='nothing in it matches') as error:
         make_runner(tmp_path / 'run', **options).train()
     assert 'allow-partial-load' not in str(error.value)
@@ -268,11 +248,7 @@ PRETRAINED = {
     'prefix': ('teacher.backbone.', 'teacher.backbone', None),
     'dotted-prefix': ('backbone.', 'backbone.', None),
     'wrong-prefix': ('backbone.', 'encoder.', "no weights below the prefix 'encoder.'"),
-    'no-prefix': (
-        'encoder.',
-        None,
-        "(?s)nothing in it.*would match without 'encoder.'",
-    ),
+    'no-prefix': ('encoder.', None, "(?s)nothing in it.*match without 'encoder.'"),
 }
 
 

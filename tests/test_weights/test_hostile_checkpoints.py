@@ -8,7 +8,7 @@ import tracemalloc
 import zipfile
 from argparse import Namespace
 from codecs import encode
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from string import capwords
@@ -30,13 +30,6 @@ REBUILD = np.zeros(1).__reduce__()[0]
 RETYPE = torch._tensor._rebuild_from_type_v2
 
 
-class Bag(dict):
-    """Pickles as a `Counter` with attributes, one of which is its class."""
-
-    def __reduce__(self):
-        return Counter, (), (None, {'__class__': ConfigDict, 'dtype': 'O'})
-
-
 class Hiding:
     """Pickles as a state dict with an attribute in the place of a method."""
 
@@ -54,19 +47,12 @@ def history(log, count, length=9):
     return Calls(HistoryBuffer, state=state)
 
 
-DOUBLE = np.dtype('f8')
+DOUBLE, ONE = np.dtype('f8'), torch.ones(1)
 SCALAR = np.float64(1).__reduce__()[0]
 HOSTILE = {
     'dtype-in-a-namespace': array(Namespace(dtype='O')),
-    'dtype-in-a-config': array(ConfigDict(dtype='O')),
-    'dtype-in-a-dict': array(OrderedDict(dtype='O')),
-    'dtype-in-slots': array(Calls(Namespace, state=(None, {'dtype': 'O'}))),
     'class-in-slots': array(Calls(Namespace, state=(None, {'__class__': np.dtype}))),
-    'class-of-a-counter': array(Bag()),
-    'dtype-by-its-class': array(np.dtype),
-    'dtype-by-name': array('O'),
     'dtype-of-objects': array(Calls(np.dtype, 'O')),
-    'dtype-of-fields': array(Calls(np.dtype, 'f8,O')),
     'dtype-of-no-size': array(Calls(np.dtype, 'S0'), (1 << 40,), b''),
     'dtype-spec-is-no-text': array(Calls(np.dtype, ('f8', 1))),
     'retyped-dtype': array(Calls(RETYPE, np.dtype, np.dtype, ('O',), {'dtype': 'f8'})),
@@ -74,12 +60,10 @@ HOSTILE = {
     'array-in-short-state': Calls(REBUILD, np.ndarray, (0,), b'b', state=(1, 2)),
     'array-longer-than-its-bytes': array(DOUBLE, (2,)),
     'array-of-negative-side': array(DOUBLE, (-1,)),
-    'array-of-huge-sides': array(DOUBLE, (1 << 62, 1 << 62)),
     'array-of-a-count-of-bytes': array(DOUBLE, (1,), 1 << 40),
     'scalar-of-objects': Calls(SCALAR, Namespace(dtype='O'), POINTER),
     'scalar-without-bytes': Calls(SCALAR, DOUBLE, b''),
     'history-of-lists': history([1.0], [1]),
-    'history-of-namespaces': history(Namespace(array=[1.0]), Namespace(array=[1])),
     'history-of-two-lengths': history(np.ones(2), np.ones(1)),
     'history-of-text': history(np.array(['a']), np.ones(1)),
     'history-of-no-length': history(np.ones(1), np.ones(1), np.ones(1)),
@@ -93,27 +77,15 @@ HOSTILE = {
     'bytes-of-a-length': Calls(bytes, 1 << 40),
     'bytearray-of-a-length': Calls(bytearray, 1 << 20),
     'encodings-of-encodings': Calls(encode, Calls(encode, b'a', 'hex'), 'hex'),
-    'objects': np.array([{}]),
     'record': np.zeros(1, 'i4,f8'),
-    'void': np.zeros(1, 'V8'),
-    'attribute-of-a-tensor': Calls(getattr, torch.Tensor, 'add_'),
-    'attribute-of-a-dict': Calls(getattr, OrderedDict, 'fromkeys'),
+    'attribute-of-a-tensor': Calls(getattr, torch.Tensor, 'mean'),
     'attribute-of-a-history': Calls(getattr, HistoryBuffer, 'update'),
-    'dunder-of-a-history': Calls(getattr, HistoryBuffer, '__init__'),
-    'attribute-of-an-instance': Calls(getattr, torch.ones(1), 'mean'),
-    'function': torch._utils._rebuild_tensor_v2,
     'class': OrderedDict,
     'hooks-of-a-tensor': Calls(
-        torch._utils._rebuild_parameter,
-        torch.ones(1),
-        True,
-        OrderedDict({0: OrderedDict}),
+        torch._utils._rebuild_parameter, ONE, True, OrderedDict({0: OrderedDict})
     ),
     'methods-of-a-tensor': Calls(
-        torch._utils._rebuild_parameter_with_state,
-        torch.ones(1),
-        True,
-        OrderedDict(),
+        *(torch._utils._rebuild_parameter_with_state, ONE, True, OrderedDict()),
         {'detach': 1},
     ),
 }
@@ -147,14 +119,12 @@ LISTS = doubled(list, 25)
 COLLIDING = [i * (2**61 - 1) + 1 for i in range(5000)]  # all have the hash 1
 PAIRS = [[number, 0] for number in range(5000)]
 TEXT, TUPLE = 'text' * 50_000, tuple(range(10_000))
-STATE, DATA = {f'{number}': 0 for number in range(5000)}, bytes(200_000)
+STATE = {f'{number}': 0 for number in range(5000)}
 ONES = np.ones(9)
 BOMBS = {
     'tuples': doubled(tuple, 25),
-    'keys': {doubled(tuple, 25): 1},
     'nested-tuples': nested(101),
     'quoted-arguments': Calls(np.dtype, LISTS),
-    'quoted-state': Calls(np.dtype, ('f8', 1), state=LISTS),
     'colliding-keys': dict.fromkeys(COLLIDING),
     'colliding-items': Calls(set, COLLIDING),
     'colliding-pairs': Calls(OrderedDict, [[key, 0] for key in COLLIDING]),
@@ -164,7 +134,6 @@ BOMBS = {
     'copied-tuples': [Calls(torch.Size, TUPLE) for _ in range(1200)],
     'copied-texts': [Calls(encode, TEXT, 'latin1') for _ in range(60)],
     'copied-states': [Calls(Namespace, state=STATE) for _ in range(2400)],
-    'copied-arrays': [array(DOUBLE, (25_000,), DATA) for _ in range(60)],
     'copied-histories': [history(ONES, ONES) for _ in range(2)],
     'fields-of-a-dtype': Calls(np.dtype, 'f8,' * 9),
     'size-of-a-tensor': Calls(torch.FloatTensor, 1 << 33),
@@ -206,29 +175,19 @@ def test_shared_lists_of_a_config_are_read_once(tmp_path):
 FINE = pickle.dumps(dict(part=1), 2)
 SHARED = pickle.dumps(doubled(tuple, 25), 2)
 NAMELESS = pickle.dumps(doubled(tuple, 18), 2)[:-1] + b')R.'
+DEFLATED = dict(compression=zipfile.ZIP_DEFLATED)
+IN_A_DICT = b'c__builtin__\nbytearray\n}\x8a\x05\0\0\0\0\1NsR.'
 GROWN = b'ccollections\nCounter\nq\xff]q\xfe\x85R0h\xfeK\1a.'
 RECORDS = {
     'other-case': ({'DATA.PKL': SHARED, 'data/0': b''}, {}, 'parts'),
     'two-cases': ({'data.pkl': FINE, 'Data.pkl': FINE}, {}, '2 records data.pkl'),
     'grown-list': ({'data.pkl': pickle.dumps(LISTS, 2)[:-1] + GROWN}, {}, 'changes'),
-    'arguments-in-a-dict': (
-        {'data.pkl': b'c__builtin__\nbytearray\n}\x8a\x05\0\0\0\0\1NsR.'},
-        {},
-        'without a tuple',
-    ),
+    'arguments-in-a-dict': ({'data.pkl': IN_A_DICT}, {}, 'without a tuple'),
     'no-function': ({'data.pkl': NAMELESS}, {}, 'without a name'),
     'control-characters': ({'data.pkl': b'ctorch._utils\n\x1b[2J\n)R.'}, {}, 'x1b.2J'),
     'long-name': ({'data.pkl': b'c' + b'm' * 9999 + b'\nx\n.'}, {}, 'a global of'),
-    'compressed': (
-        {'data.pkl': FINE, 'data/0': bytes(1 << 24)},
-        dict(compression=zipfile.ZIP_DEFLATED),
-        'is compressed',
-    ),
-    'shared': (
-        {'data.pkl': FINE, 'data/0': bytes(999)},
-        dict(copies=9),
-        'records claim',
-    ),
+    'compressed': ({'data.pkl': FINE}, DEFLATED, 'is compressed'),
+    'shared': ({'data.pkl': FINE, '0': bytes(999)}, dict(copies=9), 'records claim'),
 }
 
 
@@ -273,9 +232,8 @@ def test_two_directories_are_refused(tmp_path):
         torch.eye(2).to_sparse(),
         torch.eye(2, device='meta'),
         torch.quantize_per_tensor(torch.eye(2), 0.1, 0, torch.qint8),
-        torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
     ],
-    ids=['sparse', 'meta', 'quantized', 'nested'],
+    ids=['sparse', 'meta', 'quantized'],
 )
 @pytest.mark.filterwarnings('ignore')
 def test_other_tensors_than_dense_ones_are_refused(tmp_path, tensor):
@@ -315,9 +273,7 @@ def test_an_error_of_the_system_names_the_file(tmp_path):
     write_zip(tmp_path / 'fine.pth', {'data.pkl': FINE})
     cut = (tmp_path / 'fine.pth').read_bytes()[:60]
     (tmp_path / 'cut.pth').write_bytes(cut)
-    with pytest.raises(
-        ValueError, match='cut.pth is not a readable .*Invalid argument'
-    ):
+    with pytest.raises(ValueError, match='cut.pth is not a readable .*Invalid arg'):
         read_checkpoint(tmp_path / 'cut.pth')
     with pytest.raises(FileNotFoundError, match='gone.pth'):
         read_checkpoint(tmp_path / 'gone.pth')
@@ -375,11 +331,8 @@ def test_globals_of_the_host_program_are_its_own(tmp_path):
     """They do not apply to our reads, after which they are as before."""
     allowed = [(getattr, 'builtins.getattr'), (np.dtype, 'numpy.dtype'), capwords]
     path = tmp_path / 'saved.pth'
-    for value in (
-        HISTORY,
-        Calls(getattr, OrderedDict, 'fromkeys'),
-        Calls(capwords, 'a'),
-    ):
+    named = Calls(getattr, OrderedDict, 'fromkeys')
+    for value in (HISTORY, named, Calls(capwords, 'a')):
         torch.save(value, path)
         with torch.serialization.safe_globals(allowed):
             before = torch.serialization.get_safe_globals()
