@@ -115,6 +115,20 @@ def check_decomposition(name: str, **shape):
     assert_close('out', out, decompose(*tensors, **settings).reshape(out.shape))
 
 
+def run_kernels(name: str, backend: str, tensors: Sequence, settings: dict) -> Tensor:
+    """Return a backend's output, after its forward and its backward.
+
+    The tensors and the settings are those of `torch.ops.mmattn`.
+    """
+    operator = REGISTERED[name]
+    kernels = operator.backends[backend]
+    result = kernels.forward(*tensors, **settings)
+    outputs = (result,) if isinstance(result, Tensor) else result
+    saved = outputs[operator.num_outputs - operator.num_saved :]
+    kernels.backward(outputs[0], *saved, *tensors, **settings)
+    return outputs[0]
+
+
 def check_call(call: Call, backend: str, dtype: torch.dtype, device: str):
     with deterministic(call.deterministic):
         tensors = call.make_tensors(dtype=dtype, device=device)

@@ -41,6 +41,10 @@ every_kernel_interpreted_slowly = pytest.mark.parametrize(
     'case, backend, device', kernels(interpreter=slowly_interpreted)
 )
 every_quick_kernel = pytest.mark.parametrize('case, backend, device', kernels())
+every_kernel_of_queries = pytest.mark.parametrize(
+    'case, backend, device',
+    [x for x in kernels() if names_of(x.values[0].operator)[0] == 'q'],
+)
 every_call = pytest.mark.parametrize('case, backend, device', kernels(forms=False))
 
 
@@ -142,6 +146,31 @@ def test_images_do_not_mix(call, case):
                 (True, *own), (out, *grads), (clean, *clean_grads), strict=True
             ):
                 assert not of_images or torch.equal(a[::2], e[::2])
+
+
+@every_kernel_of_queries
+def test_nan_in_a_query_stays_there(call, case):
+    """In its head, except where heads are mixed in one loop."""
+    function, inputs = call(B=2, M=2)
+    q = inputs[0] = inputs[0].clone(memory_format=torch.contiguous_format)
+    q.flatten(1, -3)[0, 7, 1, 3] = float('nan')
+    out, (dq, *_) = run_with_grads(function, inputs)
+    for x in (out, dq):
+        broken = x.flatten(1, -3).isnan().any(-1)  # (B, N, M)
+        if case.operator == 'landmark_attention':
+            broken = broken.any(-1)
+        assert broken[0, 7].any() and broken.sum() == 1
+        assert broken.dim() == 2 or broken[0, 7, 1]
+
+
+@every_kernel_of_queries
+@pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=str)
+def test_large_inputs_stay_finite(call, case, dtype):
+    function, (q, k, *rest) = call(dtype=dtype)
+    scales = (3000, 1e-3) if case.operator.startswith('structure') else (100, 100)
+    out, grads = run_with_grads(function, [q * scales[0], k * scales[1], *rest])
+    present = [x for x in grads if x is not None]
+    assert all(x.isfinite().all() for x in (out, *present))
 
 
 @every_quick_kernel

@@ -90,32 +90,11 @@ def test_mixing_on_one_side_only(attention):
 
 
 @both_backends
-@pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=str)
-def test_large_scores_stay_finite(attention, dtype):
-    inputs = make_landmark_inputs(E=3, dtype=dtype)
-    q, k, *rest = inputs
-    out, grads = run_with_grads(attention, [q * 100, k * 100, *rest])
-    assert all(x.isfinite().all() for x in (out, *grads))
-
-
-@both_backends
 def test_scores_far_below_zero(attention):
     """What pads a tile of tokens has no weight."""
     q, k, v, q_landmarks, k_landmarks = make_landmark_inputs(N=37)[:5]
     inputs = [-20 * q.abs(), -20 * k.abs(), v, q_landmarks.abs(), k_landmarks.abs()]
     check_operator(attention, inputs)
-
-
-@both_backends
-def test_nan_in_a_query_stays_there(attention):
-    q, *rest = make_landmark_inputs(N=49, E=3)
-    q = q.clone()
-    q[0, 17, 1, 3] = float('nan')
-    out, (dq, *_) = run_with_grads(attention, [q, *rest])
-    broken = torch.zeros(q.shape[:2], dtype=torch.bool)
-    broken[0, 17] = True
-    for x in (out, dq):
-        assert torch.equal(x.isnan().flatten(2).any(2), broken)
 
 
 @pytest.mark.parametrize('name', [pytest.param('cpp', marks=compiled_extension.NEEDED)])

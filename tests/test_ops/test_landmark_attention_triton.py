@@ -66,15 +66,6 @@ def test_scores_that_grow(monkeypatch, N, L, index, most, device):
     check_operator(triton, inputs)
 
 
-@every_device
-def test_large_scores_stay_finite(device):
-    q, k, *rest = make_landmark_inputs(
-        B=1, N=70, M=2, L=5, E=2, dtype=torch.float16, device=device
-    )
-    out, grads = run_with_grads(triton, [q * 100, k * 100, *rest])
-    assert all(x.isfinite().all() for x in (out, *grads))
-
-
 @functools.wraps(landmark_attention)
 def steep(*tensors, backend='triton'):
     return 2**14 * landmark_attention(*tensors, backend=backend)

@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 import torch
-from largest_tensor import LargestTensor
 from operator_cases import FORMS, LEVELS
 from operator_cases import setup as setup_operator
 from operator_checks import (
@@ -159,21 +158,6 @@ def test_two_runs_are_equal(monkeypatch):
         torch.set_num_threads(threads)
     for run in runs[1:]:
         assert_equal(run, runs[0])
-
-
-def test_no_tensor_of_all_samples_and_channels(monkeypatch):
-    monkeypatch.setattr(pieces, 'ELEMENTS', 1 << 12)
-    D, Q = 64, 600
-    levels = ((10, 12), (5, 6))
-    _, inputs = setup('torch', shapes=levels, Q=Q, B=1, M=2, D=D, P=4)
-    shapes = [side for level in levels for side in level]
-    samples = Q * 2 * len(levels) * 4
-    with LargestTensor() as largest:
-        out = torch_impl.forward(*inputs, shapes=shapes)
-    assert largest.numel <= out.numel() == Q * 2 * D
-    with LargestTensor() as largest:
-        torch_impl.backward(out, *inputs, shapes=shapes)
-    assert largest.numel <= max(out.numel(), 4 * samples)  # not D * samples
 
 
 @every_case(narrow=False, shape=SHAPES, form=FORMS)

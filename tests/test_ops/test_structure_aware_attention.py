@@ -6,15 +6,12 @@ from itertools import product
 import compiled_extension
 import pytest
 import torch
-from largest_tensor import LargestTensor
 from operator_checks import check_decomposition, check_operator, every_case
 
 from mmattn.ops import structure_aware_attention
 from mmattn.ops.structure_aware_attention import (
     cpp_impl,
-    rfft_grid,
     structure_aware_attention_circulant,
-    structure_aware_attention_reference,
     torch_impl,
 )
 from tools.benchmark.inputs import make_structure_aware_inputs
@@ -156,21 +153,6 @@ def test_torch_backend_in_several_chunks(monkeypatch, chunk):
     check_operator(backend('torch'), inputs)
 
 
-def test_torch_backend_never_has_a_whole_map(monkeypatch):
-    grid = (14, 14)
-    monkeypatch.setattr(torch_impl, 'CHUNK_ELEMENTS', 1 << 13)
-    inputs = make_structure_aware_inputs(grid=grid, B=16, M=4, D=16, K=8)
-    halves = (torch.view_as_real(rfft_grid(w, grid)) for w in inputs[3:5])
-    inputs = [*inputs[:3], *halves, inputs[5]]
-    with LargestTensor() as one_shot:
-        structure_aware_attention_reference(*inputs, grid=grid)
-    with LargestTensor() as chunked:
-        out, patterns = torch_impl.forward(*inputs, grid=grid)
-        torch_impl.backward(out, patterns, *inputs, grid=grid)
-    assert one_shot.numel >= 8 * inputs[0].numel()
-    assert chunked.numel <= 2 * inputs[0].numel()
-
-
 @pytest.mark.parametrize('grid', [(7, 5), (6, 4), (9, 8), (70,), (3, 5, 6)], ids=str)
 def test_arbitrary_complex_half_spectra(grid):
     """All backends use the part of a spectrum that `irfftn` uses."""
@@ -194,12 +176,6 @@ def test_arbitrary_complex_half_spectra(grid):
     singles = [x.float() for x in inputs]
     if not cpp_impl.unsupported(*singles):
         check_operator(function, singles, backends=['cpp'])
-
-
-def test_large_inputs_stay_finite(cpu_backend):
-    q, k, *rest = make_structure_aware_inputs(grid=(7, 5), dtype=torch.float16)
-    out, grads = run_with_grads(cpu_backend, [q * 3000, k * 1e-3, *rest])
-    assert all(x.isfinite().all() for x in (out, *grads))
 
 
 def test_zero_queries_and_keys_have_finite_gradients(cpu_backend):

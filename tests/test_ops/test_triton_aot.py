@@ -12,7 +12,8 @@ import pytest
 import torch
 from interpreter import INTERPRETED
 from kept_tensors import check_nothing_kept
-from operator_cases import backends_of, setup_registered
+from operator_cases import setup_registered
+from operator_checks import run_kernels
 
 from mmattn.ops.structure_aware_attention.triton_short import parts_of
 from mmattn.ops.triton.launch import cdiv
@@ -201,17 +202,8 @@ def launches_of(
     """List the launches of forward and backward, once each."""
     inputs, settings = setup_registered(operator, **shape)
     inputs = [None if x is None else x.to('meta') for x in inputs]
-    kernels = backends_of(operator)['triton']
     with deterministic(in_order), record_launches(capability) as launches:
-        result = kernels.forward(*inputs, **settings)
-        out, *saved = (result,) if isinstance(result, torch.Tensor) else result
-        if operator in (
-            'masked_attention',
-            'deformable_attention',
-            'neighborhood_attention',
-        ):
-            saved = [out, *saved]
-        kernels.backward(out, *saved, *inputs, **settings)
+        run_kernels(operator, 'triton', inputs, settings)
     return [*{repr(launch): launch for launch in launches}.values()]
 
 
