@@ -99,10 +99,7 @@ CASES = {
     ),
     **{
         f'ms-deform, {form}': Case(
-            'ms_deform_attn',
-            dict(SAMPLED, **settings),
-            {},
-            dict(Q=29, B=3),
+            'ms_deform_attn', dict(SAMPLED, **settings), {}, dict(Q=29, B=3)
         )
         for form, settings in FORMS.items()
     },

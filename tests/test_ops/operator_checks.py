@@ -7,6 +7,7 @@ for it: the backend under test.
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from itertools import chain, product
 
 import pytest
@@ -61,6 +62,23 @@ def every_case(turns: int = 1, narrow: bool = True, **axes: dict[str, object]):
             )
         )
     return pytest.mark.parametrize([*axes, 'dtype'], cases)
+
+
+def supported(backend: str, dtype: torch.dtype) -> torch.dtype:
+    """Return float32 for float64 where the backend is 'cpp', which has none."""
+    is_wide = backend == 'cpp' and dtype == torch.float64
+    return torch.float32 if is_wide else dtype
+
+
+@contextmanager
+def threads(count: int):
+    """Set the number of threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def names_of(operator: Callable, inputs: Sequence) -> list[str]:

@@ -142,28 +142,25 @@ def test_scores_out_of_the_range_of_exp(level, device):
     check_as_near_as_the_definition(triton, [q, k, v, positions, table], largest)
 
 
-@every_triton('where', {x: x for x in ('q', 'k', 'positions', 'table')})
-def test_nan_reaches_what_sees_it_only(where, device):
-    """The query's row; the image's head; the head, of the table. Groups are heads."""
-    grid = (4, 5)
-    shape = dict(grid=grid, K=2, B=2, M=2, G=2, D=3)
+REACHED = {  # the tensor, where it is NaN, and which rows (B, N, M) see it
+    'q': ((0, 6, 1), (0, 6, 1)),
+    'k': ((0, 1, 1), (0, slice(None), 1)),
+    'positions': ((0, 1, 0), (0, slice(None), 1)),
+    'table': ((1,), (slice(None), slice(None), 1)),
+}
+
+
+@every_triton('name, place, rows', {k: (k, *row) for k, row in REACHED.items()})
+def test_nan_reaches_what_sees_it_only(name, place, rows, device):
+    """Groups are heads."""
+    shape = dict(grid=(4, 5), K=2, B=2, M=2, G=2, D=3)
     triton, inputs = setup('triton', **shape, device=device)
     clean, clean_grads = run_with_grads(triton, inputs)
-    index = NAMES.index(where)
+    index = NAMES.index(name)
     inputs[index] = inputs[index].clone()
+    inputs[index][place] = float('nan')
     hit = torch.zeros(2, 20, 2, dtype=torch.bool, device=device)
-    if where == 'q':
-        inputs[index][0, 6, 1] = float('nan')
-        hit[0, 6, 1] = True
-    elif where == 'k':
-        inputs[index][0, 1, 1] = float('nan')
-        hit[0, :, 1] = True
-    elif where == 'positions':
-        inputs[index][0, 1, 0] = float('nan')
-        hit[0, :, 1] = True
-    else:
-        inputs[index][1] = float('nan')
-        hit[:, :, 1] = True
+    hit[rows] = True
     out, grads = run_with_grads(triton, inputs)
     assert out[hit].isnan().all()
     assert torch.equal(out[~hit], clean[~hit])

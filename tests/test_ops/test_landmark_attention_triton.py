@@ -120,7 +120,6 @@ def test_errors_at_large_scores_are_of_rounding(monkeypatch, device):
             x.double().square().mean().sqrt()
             for x in (expected, actual - expected, other - expected)
         )
-        print(name, error / rms, noise / rms)  # with pytest -s
         assert error <= TOLERANCES[torch.float32].rms * rms + noise, name
 
 

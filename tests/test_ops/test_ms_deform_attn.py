@@ -13,6 +13,7 @@ from operator_checks import (
     check_decomposition,
     check_operator,
     every_case,
+    threads,
 )
 
 from mmattn.ops import ms_deform_attn
@@ -148,14 +149,10 @@ def test_two_runs_are_equal(monkeypatch):
     monkeypatch.setattr(pieces, 'ELEMENTS', 1 << 15)
     levels = ((20, 30), (10, 15))
     function, inputs = setup('torch', fused=True, shapes=levels, Q=2100, B=1, M=2, P=4)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
+    with threads(2):
         runs = [run_with_grads(function, inputs) for _ in range(2)]
         with deterministic():
             runs.append(run_with_grads(function, inputs))
-    finally:
-        torch.set_num_threads(threads)
     for run in runs[1:]:
         assert_equal(run, runs[0])
 

@@ -46,9 +46,6 @@ def setup(monkeypatch, backend, device, way):
     """Return `setup` for a kernel."""
     if backend == 'torch':
         monkeypatch.setattr(pieces, 'ELEMENTS', 250)  # three queries at a time
-    elif backend == 'cpp':
-        compiled_extension.load_extension()
-        monkeypatch.setattr(extension, 'UNAVAILABLE', None)
     elif (backend, device) == ('cuda', 'cpu'):
         compiled_extension.load_emulation()
         monkeypatch.setattr(cuda_impl, 'OPERATORS', torch.ops.mmattn_emulated)

@@ -3,11 +3,11 @@
 from functools import partial
 from itertools import product
 
-import compiled_extension
 import pytest
 import torch
+from compiled_extension import by_compiled
 from operator_cases import names_of
-from operator_checks import check_operator, check_repeatable, every_case
+from operator_checks import check_operator, check_repeatable, every_case, supported
 from torch import Tensor
 from triton_devices import every_triton
 
@@ -51,14 +51,9 @@ def by_loops(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> Tensor:
     return out
 
 
-def backend(name):
-    return partial(neighborhood_attention, backend=name)
-
-
-compiled = compiled_extension.compiled
-by_compiled = pytest.mark.parametrize(
-    'name', [pytest.param('cpp', marks=compiled_extension.NEEDED)]
-)
+triton = partial(neighborhood_attention, backend='triton')
+tiles = partial(neighborhood_attention, backend='torch')
+compiled = partial(neighborhood_attention, backend='cpp')
 
 
 @pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES)
@@ -72,30 +67,29 @@ def test_reference_against_loops(shape):
 
 @every_case(2, shape=SHAPES | {'31x44': dict(grid=(31, 44), K=7, B=1, M=1, D=3)})
 def test_tiles(shape, dtype):
-    check_operator(backend('torch'), make_inputs(**shape, dtype=dtype))
+    check_operator(tiles, make_inputs(**shape, dtype=dtype))
 
 
 @pytest.mark.parametrize('heads', [1, 2, 4])
 def test_pieces(monkeypatch, heads):
     """One head, two of three, and an image and a third."""
     monkeypatch.setattr(pieces, 'ELEMENTS', heads * 9 * 8 * 81)
-    check_operator(backend('torch'), make_inputs(B=3))
+    check_operator(tiles, make_inputs(B=3))
 
 
 @by_compiled
 @every_case(2, shape=SHAPES | {'bands': dict(grid=(60, 7), K=3, M=1, D=32)})
-def test_compiled_backend(compiled, name, shape, dtype):
-    dtype = torch.float32 if dtype == torch.float64 else dtype
-    check_operator(backend(name), make_inputs(**shape, dtype=dtype))
+def test_compiled_backend(backend, shape, dtype):
+    check_operator(compiled, make_inputs(**shape, dtype=supported(backend, dtype)))
 
 
 @by_compiled
 @pytest.mark.parametrize('position', [1, 2])
-def test_nan_stays_in_its_windows(compiled, name, position):
+def test_nan_stays_in_its_windows(backend, position):
     inputs = make_inputs(grid=(25, 27), K=5)
     inputs[position] = inputs[position].clone()
     inputs[position][0, 1, 12, 1] = float('nan')
-    out = backend(name)(*inputs)
+    out = compiled(*inputs)
     broken = out[0, :, :, 1].isnan().any(-1)
     assert broken[:4, 10:15].all() and broken.sum() == 20
     assert out.isnan().sum() == 20 * out.shape[-1]
@@ -106,7 +100,7 @@ def test_nan_stays_in_its_tiles(position):
     inputs = make_inputs(grid=(25, 27), K=5)
     inputs[position] = inputs[position].clone()
     inputs[position][0, 1, 2, 1] = float('nan')
-    out, grads = run_with_grads(backend('torch'), inputs)
+    out, grads = run_with_grads(tiles, inputs)
     for x in (out, *grads[:3]):
         assert x[1].isfinite().all() and x[:, :, :, [0, 2]].isfinite().all()
         assert x[:, 12:].isfinite().all() and x[:, :, 12:].isfinite().all()
@@ -133,8 +127,8 @@ def test_triton(shape, device):
     M, *sides = inputs[3].shape
     inputs[3] = torch.cat([inputs[3].new_full((1, *sides), torch.nan), inputs[3]] * 2)
     inputs[3] = inputs[3][1 : M + 1]
-    check_operator(backend('triton'), inputs)
-    check_repeatable(backend('triton'), inputs)
+    check_operator(triton, inputs)
+    check_repeatable(triton, inputs)
 
 
 @every_triton('position', {name: i for i, name in enumerate(NAMES[:3])})
@@ -143,7 +137,7 @@ def test_nan_in_triton_stays_near(position, device):
     inputs = make_inputs(grid=(33, 9), K=3, B=2, M=1, D=4, device=device)
     inputs[position] = inputs[position].clone()
     inputs[position][0, 1, 2, 0] = float('nan')
-    out, grads = run_with_grads(backend('triton'), inputs)
+    out, grads = run_with_grads(triton, inputs)
     for x in (out, *grads[:3]):
         assert x[1].isfinite().all() and x[0, 24:].isfinite().all()
     assert out[0, 1, 2].isnan().all()
