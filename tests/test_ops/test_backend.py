@@ -1,5 +1,7 @@
 """Choice of the implementation that runs a call."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 from operator_cases import OPERATORS, REGISTERED, backends_of, setup
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from mmattn import ops
 from mmattn.ops.common import extension
 from mmattn.ops.triton import launch as triton_launch
 from tools.benchmark.inputs import make_landmark_inputs
@@ -88,6 +91,22 @@ def test_offsets_that_32_bits_do_not_count(
     monkeypatch.setattr(triton_launch, 'device_reason', lambda *_: None)
     reason = triton.unsupported(*tensors)
     assert reason is None if message is None else message in reason
+
+
+def test_the_page_and_the_package_list_every_operator_and_its_backends():
+    page = Path(__file__).parents[2] / 'docs/operators/index.md'
+    rows = re.findall(r'^\| \[(\w+)\].*\| ([^|]*) \|$', page.read_text(), flags=re.M)
+    listed = {name: re.findall(r'`(\w+)`', backends) for name, backends in rows}
+    assert listed == {name: [*x.backends] for name, x in REGISTERED.items()}
+    assert set(REGISTERED) <= set(ops.__all__)
+    assert all(Path(ops.__file__).parent.joinpath(x).is_dir() for x in REGISTERED)
+
+
+@pytest.mark.parametrize('operator', REGISTERED.values(), ids=REGISTERED)
+def test_example(operator):
+    tensors, settings = operator.example('cpu', torch.float32)
+    arguments = *tensors, *settings.values(), 'torch'
+    torch.library.opcheck(operator.forward.default, arguments)
 
 
 @pytest.mark.parametrize('name', REGISTERED)
