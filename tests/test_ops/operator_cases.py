@@ -117,6 +117,7 @@ def take_form(monkeypatch: pytest.MonkeyPatch, form: dict[str, Any]):
         monkeypatch.setattr(module, constant, value)
 
 
+every_form = pytest.mark.parametrize('form', FORMS.values(), ids=FORMS)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
 on_gpu = [pytest.mark.gpu, needs_gpu]
 

@@ -81,16 +81,11 @@ def threads(count: int):
         torch.set_num_threads(before)
 
 
-def names_of(operator: Callable, inputs: Sequence) -> list[str]:
-    return list(inspect.signature(operator).parameters)[: len(inputs)]
-
-
 def check_operator(
     operator: Callable[..., Tensor],
     inputs: Sequence[Tensor | None],
     requires_grad: Sequence[bool] | None = None,
     *,
-    backends: Sequence[str] | None = None,
     expected: Callable[..., Tensor] | None = None,
 ):
     """Compare the output and each gradient with the definition's in float64.
@@ -99,7 +94,6 @@ def check_operator(
         operator: the function of the inputs, and of `backend`.
         inputs: tensors or None.
         requires_grad: which inputs get gradients, all if None.
-        backends: what to compare, the operator's default if None.
         expected: the definition, backend 'reference' if None.
     """
     expected = expected or functools.partial(operator, backend='reference')
@@ -107,22 +101,16 @@ def check_operator(
         out, grads = run_with_grads(
             expected, inputs, requires_grad, dtype=torch.float64
         )
-    for run in (
-        [operator]
-        if backends is None
-        else [functools.partial(operator, backend=backend) for backend in backends]
-    ):
-        actual, actual_grads = run_with_grads(run, inputs, requires_grad)
-        dtype = inputs[0].dtype
-        assert actual.dtype == dtype
-        assert_close('out', out, actual)
-        for name, x, e, a in zip(
-            names_of(operator, inputs), inputs, grads, actual_grads, strict=True
-        ):
-            assert (a is None) == (e is None), name
-            if e is not None:
-                assert a.dtype == x.dtype, name
-                assert_close(f'grad of {name}', e, a, dtype)
+    actual, actual_grads = run_with_grads(operator, inputs, requires_grad)
+    names = list(inspect.signature(operator).parameters)[: len(inputs)]
+    dtype = inputs[0].dtype
+    assert actual.dtype == dtype
+    assert_close('out', out, actual)
+    for name, x, e, a in zip(names, inputs, grads, actual_grads, strict=True):
+        assert (a is None) == (e is None), name
+        if e is not None:
+            assert a.dtype == x.dtype, name
+            assert_close(f'grad of {name}', e, a, dtype)
 
 
 def check_decomposition(name: str, **shape):

@@ -5,13 +5,15 @@ What the kernels compute is in test_ms_deform_attn_kernels.py.
 
 import re
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import compiled_extension
 import pytest
 import torch
+from operator_cases import every_form
+from operator_cases import setup as setup_operator
 from operator_checks import assert_equal, check_operator, threads
-from test_ms_deform_attn import every_form, setup
 
 from mmattn.ops import ms_deform_attn
 from mmattn.ops.common import extension
@@ -19,6 +21,7 @@ from mmattn.ops.ms_deform_attn import cpp_impl, cuda_impl
 from tools.benchmark.inputs import make_ms_deform_inputs
 from tools.benchmark.tolerances import deterministic, run_with_grads
 
+setup = partial(setup_operator, 'ms_deform_attn')
 slow = pytest.mark.slow
 TESTED = (
     'every_operator',

@@ -33,7 +33,6 @@ SHAPES = {
     'channels 1': dict(D=1),
     'one of everything': dict(shapes=((1, 1),), Q=1, B=1, M=1, D=1, P=1),
 }
-every_form = pytest.mark.parametrize('form', FORMS.values(), ids=FORMS)
 setup = partial(setup_operator, 'ms_deform_attn')
 
 

@@ -8,7 +8,7 @@ import compiled_extension
 import pytest
 import torch
 from interpreter import slowly_interpreted
-from operator_cases import FORMS, names_of, on_gpu
+from operator_cases import every_form, names_of, on_gpu
 from operator_cases import setup as setup_operator
 from operator_checks import check_operator, every_dtype
 
@@ -38,7 +38,6 @@ every_kernel = pytest.mark.parametrize(
 every_compiled_kernel = pytest.mark.parametrize(
     'backend, device, way', COMPILED_KERNELS
 )
-every_form = pytest.mark.parametrize('form', FORMS.values(), ids=FORMS)
 
 
 @pytest.fixture

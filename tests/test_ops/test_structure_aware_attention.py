@@ -165,7 +165,7 @@ def test_arbitrary_complex_half_spectra(grid):
     check_operator(function, inputs)
     singles = [x.float() for x in inputs]
     if not cpp_impl.unsupported(*singles):
-        check_operator(function, singles, backends=['cpp'])
+        check_operator(partial(function, backend='cpp'), singles)
 
 
 @by_cpu_backend

@@ -129,10 +129,8 @@ def test_sync_bn(process_group, shape, mode):
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter)
     x = (torch.randn(shape) * 2 + 1).requires_grad_()
-    mean, variance = (
-        f(x.transpose(0, 1).flatten(1))
-        for f in (lambda x: x.mean(1), lambda x: x.var(1, unbiased=False))
-    )
+    channels = x.transpose(0, 1).flatten(1)
+    mean, variance = channels.mean(1), channels.var(1, unbiased=False)
     by_channel = 1, 4, *[1] * (len(shape) - 2)
     normal = (x - mean.view(by_channel)) / (variance + 0.1).sqrt().view(by_channel)
     expected = normal * layer.weight.view(by_channel) + layer.bias.view(by_channel)
