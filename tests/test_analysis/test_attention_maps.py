@@ -71,6 +71,7 @@ BACKBONES = {
     'vit-compiled': lambda: ViT(VIT, 'mhsa', compile=dict(backend=refuse)),
 }
 IMAGE = (96, 71)
+OUTSIDE = (-0.1, 0), (0, -1), (32, 0), (0, 48)
 QUERIES = [(0.5, 0.5), (40.0, 70.9), (95.5, 35.0)]
 
 
@@ -192,9 +193,7 @@ def test_a_querys_cell_holds_its_pixel(side):
 class Attention(nn.Module):
     """SDPA of tokens (B, N, C) with keys and values of every `stride`-th token."""
 
-    def __init__(self, stride=1):
-        super().__init__()
-        self.stride = stride
+    stride = 1
 
     def forward(self, x):
         x = x.unsqueeze(1)
@@ -243,7 +242,8 @@ def test_what_is_not_one_grid_is_refused(caplog):
     with pytest.raises(ValueError, match='Tokens called no attention .* Attention, Se'):
         attention_kernels(Tokens(Attention(), windows=True), image, [(0, 0)])
     assert 'blocks.0: 4 x 16 tokens are no grid of the image' in caplog.text
-    backbone = Tokens(Attention(), Attention(stride=2), windows=False)
+    backbone = Tokens(Attention(), Attention(), windows=False)
+    backbone.blocks[1].stride = 2
     found = attention_kernels(backbone, image, [(0, 0)])
     assert [kernels.layer for kernels in found] == ['blocks.0']
     assert 'blocks.1: queries and keys of (1, 1, 64, 48) and (1, 1, 32' in caplog.text
@@ -262,13 +262,11 @@ test_a_backbone_without_readable_attention_is_refused = refuses(
 )
 
 
-def test_queries_and_images_that_are_refused():
-    backbone = ViT(VIT, 'mhsa')
-    for y, x in ((-0.1, 0), (0, -1), (32, 0), (0, 48)):
-        with pytest.raises(ValueError, match='outside the 32x48 image'):
-            attention_kernels(backbone, torch.randn(1, 3, 32, 48), [(1, 1), (y, x)])
-    with pytest.raises(ValueError, match='image must have shape'):
-        attention_kernels(backbone, torch.randn(2, 3, 32, 32), [(0, 0)])
+test_queries_and_images_that_are_refused = refuses(
+    lambda image, *query: attention_kernels(ViT(VIT, 'mhsa'), image, [(1, 1), query]),
+    *(((torch.ones(1, 3, 32, 48), *q), 'outside the 32x48') for q in OUTSIDE),
+    ((torch.ones(2, 3, 32, 48), 0, 0), 'image must have shape'),
+)
 
 
 def test_a_backbone_is_left_as_it_was():

@@ -1,7 +1,10 @@
 """Gradients of a DETR's boxes against finite differences and a known function."""
 
+from functools import partial
+
 import pytest
 import torch
+from refusals import refuses
 from small_deformable_detr import detector, mmdet_detector, samples
 from torch import nn
 
@@ -15,13 +18,8 @@ class Known(nn.Module):
     with a lower score.
     """
 
-    PLACES = (
-        (0, 0, 1),
-        (1, 2, 0),
-        (2, 3, 3),
-        (0, 2, 2),
-        (1, 1, 1),
-    )  # channel, row, column
+    # Channel, row and column.
+    PLACES = (0, 0, 1), (1, 2, 0), (2, 3, 3), (0, 2, 2), (1, 1, 1)
     WEIGHTS = 0.1, 0.2, 0.3, 0.4, 0.5
 
     def forward(self, image, samples, mode):
@@ -71,14 +69,9 @@ def test_the_packages_detector_has_the_same_gradients(form):
     torch.testing.assert_close(found.norms, expected.norms, rtol=0, atol=bound)
 
 
-@pytest.mark.parametrize(
-    'model, image, count, match',
-    [
-        (Known(), torch.ones(2, 3, 4, 6), 1, r'got \(2, 3, 4, 6\)'),
-        (Known(), torch.ones(1, 3, 4, 6), 3, 'count must be between 1 and 2, got 3'),
-        (Known(), torch.ones(1, 3, 4, 6), 0, 'count must be between 1 and 2, got 0'),
-    ],
+test_errors = refuses(
+    partial(box_gradients, Known()),
+    (dict(image=torch.ones(2, 3, 4, 6)), r'got \(2, 3, 4, 6\)'),
+    (dict(image=torch.ones(1, 3, 4, 6), count=3), 'between 1 and 2, got 3'),
+    (dict(image=torch.ones(1, 3, 4, 6), count=0), 'between 1 and 2, got 0'),
 )
-def test_errors(model, image, count, match):
-    with pytest.raises(ValueError, match=match):
-        box_gradients(model, image, count=count)

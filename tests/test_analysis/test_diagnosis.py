@@ -92,10 +92,8 @@ def falling(count: int = 60) -> list[dict]:
     rng = np.random.default_rng(2)
     steps = np.arange(1, count + 1)
     losses = 2 * np.exp(-steps / 20) + 0.3 + rng.normal(0, 0.05, count)
-    return [
-        dict(step=int(s), loss=float(v), lr=1e-3)
-        for s, v in zip(steps, losses, strict=True)
-    ]
+    pairs = zip(steps.tolist(), losses.tolist(), strict=True)
+    return [dict(step=step, loss=loss, lr=1e-3) for step, loss in pairs]
 
 
 class Case:
@@ -111,12 +109,12 @@ class Case:
         found = diagnose(self.cfg, self.samples, self.records)
         return {finding.cause for finding in found}
 
-    def rewrite(self, change, splits=('train', 'val')):
-        """Change the annotations of a json."""
-        for split in splits:
-            file = self.folder / f'annotations/instances_{split}.json'
+    def rewrite(self, change):
+        """Change the boxes of all annotations."""
+        for file in self.folder.glob('annotations/*.json'):
             content = json.loads(file.read_text())
-            content['annotations'] = [change(dict(a)) for a in content['annotations']]
+            for entry in content['annotations']:
+                entry['bbox'] = change(*entry['bbox'])
             file.write_text(json.dumps(content))
 
     def relabel(self, order: list[int]):
@@ -140,19 +138,13 @@ def plant_order(case):
 
 
 def plant_corners(case):
-    def change(entry):
-        x, y, w, h = entry['bbox']
-        return entry | dict(bbox=[x, y, x + w, y + h])
-
-    case.rewrite(change)
+    case.rewrite(lambda x, y, w, h: [x, y, x + w, y + h])
 
 
 def plant_clipped_corners(case):
-    def change(entry):
-        x, y, w, h = entry['bbox']
-        return entry | dict(bbox=[x, y, min(x + w, WIDTH - x), min(y + h, HEIGHT - y)])
-
-    case.rewrite(change)
+    case.rewrite(
+        lambda x, y, w, h: [x, y, min(x + w, WIDTH - x), min(y + h, HEIGHT - y)]
+    )
 
 
 def plant_missing_labels(case):

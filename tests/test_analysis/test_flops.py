@@ -2,11 +2,10 @@
 
 import math
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
-from mmengine.config import Config
+from mmengine.hub import get_config
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -100,14 +99,13 @@ def test_conventions():
     assert complexity.products == 3 * 2 * 8 * 4
     assert complexity.transforms == transform
     assert complexity.flops == 3 * 2 * 8 * 4 + transform
-    products, transforms, norms = 192, transform, 240
     assert {name: complexity.flops_in(name) for name in CONVENTIONS} == {
-        'with transforms': products + transforms,
-        'without transforms': products,
-        'with transforms and norms': products + transforms + norms,
-        'with norms, without transforms': products + norms,
-        'mask-credited': products + transforms,
-        'dense': products + transforms,
+        'with transforms': 192 + transform,
+        'without transforms': 192,
+        'with transforms and norms': 192 + transform + 240,
+        'with norms, without transforms': 192 + 240,
+        'mask-credited': 192 + transform,
+        'dense': 192 + transform,
     }
     with pytest.raises(ValueError, match="got 'all'"):
         complexity.flops_in('all')
@@ -130,33 +128,19 @@ def test_every_attention_kernel_of_pytorch_counts_the_same():
         assert counter.get_total_flops() == 2 * 2 * 4 * 50 * 50 * (16 + 16)
 
 
+MASK_RCNN = 'mmdet::convnext/mask-rcnn_convnext-t-p4-w7_fpn_amp-ms-crop-3x_coco.py'
+UPERNET = 'mmseg::convnext/convnext-tiny_upernet_8xb2-amp-160k_ade20k-512x512.py'
 STOCK = {  # parameters in M and FLOPs in G as torchvision and ConvNeXt publish them
-    'mmpretrain-resnet/resnet50_8xb32_in1k': (224, 224, 25.56, 4.09),
-    'mmdet-convnext/mask-rcnn_convnext-t-p4-w7_fpn_amp-ms-crop-3x_coco': (
-        800,
-        1280,
-        48,
-        262,
-    ),
-    'mmseg-convnext/convnext-tiny_upernet_8xb2-amp-160k_ade20k-512x512': (
-        512,
-        2048,
-        60,
-        939,
-    ),
+    'mmpretrain::resnet/resnet50_8xb32_in1k.py': (224, 224, 25.56, 4.09),
+    MASK_RCNN: (800, 1280, 48, 262),
+    UPERNET: (512, 2048, 60, 939),
 }
-
-
-def stock_config(name):
-    package, _, path = name.partition('-')
-    folder = Path(pytest.importorskip(package).__file__).parent
-    return Config.fromfile(folder / '.mim/configs' / f'{path}.py')
 
 
 @pytest.mark.parametrize('name', STOCK)
 def test_stock_models_count_what_is_published(name):
     *shape, params, flops = STOCK[name]
-    complexity = count(stock_config(name), shape)
+    complexity = count(get_config(name), shape)
     assert complexity.params / 1e6 == pytest.approx(params, abs=0.5)
     assert complexity.flops / 1e9 == pytest.approx(flops, rel=0.002)
 
@@ -175,21 +159,19 @@ def test_parts_by_name():
 
 def test_counting_leaves_the_model_as_it_was():
     model = IViT('nano', frozen_stages=1).train()
-    state = [
-        (m.training, [p.requires_grad for p in m.parameters()]) for m in model.modules()
-    ]
+
+    def state():
+        parameters = [p.requires_grad for p in model.parameters()]
+        return parameters, [m.training for m in model.modules()]
+
+    before = state()
     count(model, (64, 64))
-    assert state == [
-        (m.training, [p.requires_grad for p in m.parameters()]) for m in model.modules()
-    ]
+    assert state() == before
 
 
 def test_configs_are_built_without_downloads_or_memory():
-    cfg = dict(
-        type='mmattn.IViT',
-        arch='nano',
-        init_cfg=dict(type='Pretrained', checkpoint='https://nowhere.invalid/a.pth'),
-    )
+    start = dict(type='Pretrained', checkpoint='https://nowhere.invalid/a.pth')
+    cfg = dict(type='mmattn.IViT', arch='nano', init_cfg=start)
     model = build(cfg)
     model.init_weights()
     assert {p.device.type for p in model.parameters()} == {'meta'}

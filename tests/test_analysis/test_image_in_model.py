@@ -13,8 +13,8 @@ from mmattn.apis.find import Found
 IMAGE = np.zeros((60, 90, 3), np.uint8)
 MODELS = dict(mmdet=detector, mmpretrain=classifier, mmseg=segmentor)
 PACKERS = dict(mmdet='PackDetInputs', mmpretrain='PackInputs', mmseg='PackSegInputs')
+SMALLER = dict(type='Resize', scale=(150, 150), keep_ratio=True)
 TRANSFORMS = {
-    'resize': ('mmdet', [dict(type='Resize', scale=(64, 64), keep_ratio=True)]),
     'resize-unevenly': ('mmseg', [dict(type='Resize', scale=(200, 80))]),
     'crop': (
         'mmpretrain',
@@ -30,13 +30,7 @@ TRANSFORMS = {
             dict(type='mmdet.Resize', scale=(300, 100)),
         ],
     ),
-    'pad': (
-        'mmdet',
-        [
-            dict(type='Pad', size_divisor=64),
-            dict(type='Resize', scale=(150, 150), keep_ratio=True),
-        ],
-    ),
+    'pad': ('mmdet', [dict(type='Pad', size_divisor=64), SMALLER]),
 }
 
 
@@ -72,9 +66,6 @@ def test_a_pixel_that_is_cropped_away_is_named():
 test_a_pipeline_that_moves_pixels_unknown_ways_is_refused = refuses(
     partial(view, 'mmdet'),
     ([dict(type='RandomCrop', crop_size=(32, 32))], 'or Pad, got RandomCrop'),
-    (
-        [dict(type='CenterCrop', crop_size=128, auto_pad=True)],
-        'or Pad, got CenterCrop',
-    ),
+    ([dict(type='CenterCrop', crop_size=128, auto_pad=True)], 'or Pad, got CenterCrop'),
     ([dict(type='RandomFlip', prob=1.0)], 'or Pad, got RandomFlip'),
 )

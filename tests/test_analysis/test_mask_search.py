@@ -9,16 +9,9 @@ from refusals import refuses
 from mmattn.analysis.mask_search import assign, calibrate, initialize
 from mmattn.models.layers.masked.masking import resolve_masking
 
-LOCALITY = torch.tensor(
-    [
-        [0.90, 0.10, 0.10],
-        [0.66, 0.90, 0.90],
-        [0.50, 0.90, 0.90],
-        [0.36, 0.00, 0.00],
-        [0.34, 0.90, 0.90],
-        [0.00, 0.90, 0.90],
-    ]
-)
+OTHERS = 0.1, 0.9, 0.9, 0.0, 0.9, 0.9  # the scores of heads 1 and 2
+HEAD_0 = 0.90, 0.66, 0.50, 0.36, 0.34, 0.00
+LOCALITY = torch.tensor([HEAD_0, OTHERS, OTHERS]).T
 
 
 def test_the_search_starts_with_sch1():
@@ -45,13 +38,7 @@ def test_a_score_at_a_threshold_keeps_the_mask(score, masked):
 
 def test_only_fully_masked_layers_are_calibrated():
     masks = [[0, 1, 2], [0, 1, 2], [0], [0], []]
-    locality = [
-        [0.36, 0.34, 0.90],
-        [0.10, 0.20, 0.30],
-        [0.10, 0.90, 0.90],
-        [0.90, 0.90, 0.90],
-        [0.90, 0.90, 0.90],
-    ]
+    locality = [[0.36, 0.34, 0.9], [0.1, 0.2, 0.3], [0.1, 0.9, 0.9], *[[0.9] * 3] * 2]
     assert calibrate(masks, locality) == [[0, 2], [], [0], [0], []]
     assert calibrate(masks, locality, 0.2) == [[0, 1, 2], [1, 2], [0], [0], []]
     assert masks[0] == [0, 1, 2]

@@ -1,5 +1,7 @@
 """A backbone's masks: its masked layers, their widths and alphas."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -9,19 +11,19 @@ from mmattn.models import MaiT, MaskedCaiT, ViT
 
 ARCH = dict(embed_dims=24, depth=8, num_heads=3)
 BACKBONES = {
-    'mait': (lambda m: MaiT(ARCH, masking=m, img_size=64), 'blocks.{}.attn'),
-    'vit': (lambda m: ViT(ARCH, 'masked', masking=m, img_size=64), 'blocks.{}.attn'),
-    'cait': (lambda m: MaskedCaiT(ARCH, masking=m, img_size=64), 'blocks.{}.attn'),
+    'mait': partial(MaiT, ARCH, img_size=64),
+    'vit': partial(ViT, ARCH, 'masked', img_size=64),
+    'cait': partial(MaskedCaiT, ARCH, img_size=64),
 }
+LAYERS = [f'blocks.{i}.attn' for i in range(8)]
 
 
 @pytest.fixture(params=BACKBONES)
 def make(request):
     def call(masking):
         torch.manual_seed(0)
-        return BACKBONES[request.param][0](masking).eval()
+        return BACKBONES[request.param](masking=masking).eval()
 
-    call.name = BACKBONES[request.param][1]
     return call
 
 
@@ -33,21 +35,19 @@ def test_alphas_are_the_sigmoid_of_what_is_learned(make):
     alphas = mask_alphas(backbone)
     assert alphas.shape == (8, 3)
     assert alphas[7].isnan().all()  # 'soft' has no masks in the last eighth
-    for i in range(7):
-        layer = backbone.get_submodule(make.name.format(i))
-        for head in range(3):
-            assert alphas[i, head] == layer.alpha_logit[head].sigmoid()
+    for name, found in zip(LAYERS[:7], alphas[:7], strict=True):
+        assert torch.equal(found, backbone.get_submodule(name).alpha_logit.sigmoid())
     assert alphas[:7].unique().numel() == 21
 
 
 def test_models_without_alphas_are_refused():
     with pytest.raises(ValueError, match='has no soft masks'):
-        mask_alphas(BACKBONES['mait'][0]('sch1'))
+        mask_alphas(BACKBONES['mait'](masking='sch1'))
 
 
 def test_layers_are_those_that_can_mask(make):
     layers = mask_layers(make([0, 2, (1, 2), 0, 0, 0, 0, 3]))
-    assert [*layers] == [make.name.format(i) for i in range(8)]
+    assert [*layers] == LAYERS
     heads = [layer.masked_heads for layer in layers.values()]
     assert heads == [(), (0, 1), (1, 2), (), (), (), (), (0, 1, 2)]
 

@@ -16,13 +16,9 @@ def watched(model, run):
     """Return arguments and output of each deformable attention of a model."""
     calls = []
     layers = [m for m in model.modules() if isinstance(m, MSDeformAttention)]
-    handles = [
+    for layer in layers:
         layer.register_forward_hook(lambda *call: calls.append(call))
-        for layer in layers
-    ]
     run()
-    for handle in handles:
-        handle.remove()
     return calls
 
 
@@ -90,9 +86,7 @@ def test_a_neck_whose_finest_map_is_the_last():
     encoder = dict(num_layers=1, num_heads=4, num_points=2, feedforward_channels=16)
     neck = MSDeformAttnNeck([8, 16, 32], 32, encoder=encoder, num_encoder_levels=3)
     neck = small.with_random_weights(neck).eval()
-    maps = [
-        torch.randn(1, c, 96 // s, 128 // s) for c, s in ((8, 8), (16, 16), (32, 32))
-    ]
+    maps = [torch.randn(1, s, 96 // s, 128 // s) for s in (8, 16, 32)]
     place = (50.0, 100.0)
     run = lambda: neck(maps)  # noqa: E731
     (points,) = multi_scale_points(neck, run, small.IMAGES, place)

@@ -16,12 +16,7 @@ SIZE = 64, 96
 BACKBONES = {  # with the layers that there are, and the sides of their maps and keys
     'dat': (
         DAT,
-        dict(
-            embed_dims=(8, 8, 16, 16),
-            depths=(1, 1, 2, 2),
-            num_heads=(1, 1, 2, 4),
-            num_groups=(0, 0, 1, 2),
-        ),
+        dict(depths=(1, 1, 2, 2), num_heads=(1, 1, 2, 4), num_groups=(0, 0, 1, 2)),
         {
             'stages.2.blocks.1.attn': ((4, 6), (4, 6)),
             'stages.3.blocks.1.attn': ((2, 3), (2, 3)),
@@ -29,12 +24,7 @@ BACKBONES = {  # with the layers that there are, and the sides of their maps and
     ),
     'dat++': (
         DATPlusPlus,
-        dict(
-            embed_dims=(8, 8, 16, 16),
-            depths=(2, 1, 1, 1),
-            num_heads=(2, 1, 2, 4),
-            num_groups=(2, 1, 1, 2),
-        ),
+        dict(depths=(2, 1, 1, 1), num_heads=(2, 1, 2, 4), num_groups=(2, 1, 1, 2)),
         {
             'stages.0.blocks.1.attn': ((16, 24), (2, 3)),
             'stages.3.blocks.0.attn': ((2, 3), (2, 3)),
@@ -49,6 +39,7 @@ every_backbone = pytest.mark.parametrize('name', BACKBONES)
 def build(name, **kwargs):
     """With offsets of a few pixels, and tables and projections that matter."""
     cls, arch, _ = BACKBONES[name]
+    arch = dict(arch, embed_dims=(8, 8, 16, 16))
     torch.manual_seed(0)
     model = cls(arch, img_size=64, **kwargs).double().eval()
     for layer in layers(model):
@@ -90,16 +81,10 @@ def test_points_are_where_the_layer_samples(name):
         assert len(points.references) == keys[0] * keys[1] == len(samples)
         assert (points.points - points.references).abs().mean() > 1
         stride = SIZE[0] / H
-        groups = zip(
-            points.points,
-            x.chunk(len(points.points), dim=-1),
-            samples.chunk(len(points.points), dim=-1),
-            strict=True,
-        )
-        for places, channels, expected in groups:
-            for (row, column), sample in zip(
-                places / stride - 0.5, expected, strict=True
-            ):
+        groups = (each.chunk(len(points.points), dim=-1) for each in (x, samples))
+        for places, channels, expected in zip(points.points, *groups, strict=True):
+            pixels = zip(places / stride - 0.5, expected, strict=True)
+            for (row, column), sample in pixels:
                 weights = hats(row, H)[:, None] * hats(column, W)
                 assert_close(torch.einsum('hw,hwc->c', weights, channels), sample)
 

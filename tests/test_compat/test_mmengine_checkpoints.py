@@ -103,14 +103,6 @@ def kept(tmp_path, address):
     return tmp_path / 'torch_home/hub/checkpoints' / folder / Path(address).name
 
 
-def test_a_download_is_kept(served, tmp_path):
-    _, url, requests, _ = served
-    for _ in range(2):
-        CheckpointLoader.load_checkpoint(f'{url}/fine.pth')
-    assert requests == ['/fine.pth']
-    assert kept(tmp_path, f'{url}/fine.pth').is_file()
-
-
 def test_a_published_name_is_downloaded_and_proved(served, tmp_path, monkeypatch):
     folder, url, requests, _ = served
     digest = sha256((folder / 'fine.pth').read_bytes()).hexdigest()
@@ -136,9 +128,7 @@ def test_files_of_one_name_are_told_apart(served):
     folder, url, requests, _ = served
     for model in 'ab':
         (folder / model).mkdir()
-        torch.save(
-            {'state_dict': {'w': torch.ones(1)}, model: 1}, folder / model / 'w.pth'
-        )
+        torch.save({'state_dict': {}, model: 1}, folder / model / 'w.pth')
     for _ in range(2):
         for model in 'ab':
             assert model in CheckpointLoader.load_checkpoint(f'{url}/{model}/w.pth')
@@ -167,11 +157,6 @@ def test_downloads_of_torch_hub_are_used_if_their_name_proves_them(
     assert requests == ([] if digits == 'right' else [f'/{name}'])
 
 
-def test_an_address_without_a_file_is_refused():
-    with pytest.raises(ValueError, match='address of a file, got http://localhost/'):
-        CheckpointLoader.load_checkpoint('http://localhost/')
-
-
 def test_other_processes_wait_for_the_first_to_download(served, tmp_path, monkeypatch):
     folder, url, requests, _ = served
     copy = kept(tmp_path, f'{url}/fine.pth')
@@ -186,8 +171,7 @@ def test_other_processes_wait_for_the_first_to_download(served, tmp_path, monkey
     for name, value in state.items():
         monkeypatch.setattr(torch.distributed, name, value)
     CheckpointLoader.load_checkpoint(f'{url}/fine.pth')
-    assert waited == [[]]
-    assert requests == []
+    assert waited == [[]] and not requests
 
 
 @pytest.mark.parametrize(
@@ -219,6 +203,7 @@ def test_what_is_no_checkpoint_is_not_kept(served, tmp_path, content, fault):
     [
         ('gone.pth', FileNotFoundError, 'no checkpoint at gone.pth'),
         ('openmmlab://gone', ValueError, "no model 'gone'"),
+        ('http://localhost/', ValueError, 'address of a file, got http://localhost/'),
     ],
 )
 def test_what_is_not_there_is_named(filename, error, message):

@@ -28,8 +28,7 @@ def test_slide_inference_is_the_mean_of_the_windows(tmp_path):
     with torch.no_grad():
         (window, other) = (
             model.encode_decode(
-                image[..., x : x + 64],
-                [dict(meta, img_shape=torch.Size((64, 64)))],
+                image[..., x : x + 64], [dict(meta, img_shape=torch.Size((64, 64)))]
             )
             for x in (0, 32)
         )

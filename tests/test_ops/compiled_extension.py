@@ -43,13 +43,9 @@ def needs(compiler: str):
 
 
 NEEDED = [needs('c++'), *([pytest.mark.slow] if extension.UNAVAILABLE else [])]
-
-
-@pytest.fixture
-def compiled(monkeypatch):
-    """Load the extension, and build it first where it is not installed."""
-    load_extension()
-    monkeypatch.setattr(extension, 'UNAVAILABLE', None)
+COMPILED = pytest.param('cpp', marks=NEEDED)
+by_compiled = pytest.mark.parametrize('backend', [COMPILED])
+by_cpu_backend = pytest.mark.parametrize('backend', ['torch', COMPILED])
 
 
 def build(wanted: str, **environment: str) -> tuple[Path, str]:

@@ -4,8 +4,10 @@ import sys
 
 import pytest
 import torch
+from compiled_extension import load_extension
 from interpreter import INTERPRETED, Interpreter
 
+from mmattn.ops.common import extension
 from mmattn.ops.deformable_attention import torch_impl as deformable_impl
 from mmattn.ops.landmark_attention import torch_impl as landmark_impl
 from mmattn.ops.masked_attention import decomposition
@@ -58,6 +60,20 @@ def _filling(function):
         return out
 
     return filled
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Load the extension, and build it first where it is not installed."""
+    load_extension()
+    monkeypatch.setattr(extension, 'UNAVAILABLE', None)
+
+
+@pytest.fixture(autouse=True)
+def compiled_for_its_backend(request):
+    call = getattr(request.node, 'callspec', None)
+    if call and call.params.get('backend') == 'cpp':
+        request.getfixturevalue('compiled')
 
 
 @pytest.fixture(autouse=True)

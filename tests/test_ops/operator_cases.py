@@ -99,10 +99,7 @@ CASES = {
     ),
     **{
         f'ms-deform, {form}': Case(
-            'ms_deform_attn',
-            dict(SAMPLED, **settings),
-            {},
-            dict(Q=29, B=3),
+            'ms_deform_attn', dict(SAMPLED, **settings), {}, dict(Q=29, B=3)
         )
         for form, settings in FORMS.items()
     },
@@ -120,6 +117,7 @@ def take_form(monkeypatch: pytest.MonkeyPatch, form: dict[str, Any]):
         monkeypatch.setattr(module, constant, value)
 
 
+every_form = pytest.mark.parametrize('form', FORMS.values(), ids=FORMS)
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
 on_gpu = [pytest.mark.gpu, needs_gpu]
 

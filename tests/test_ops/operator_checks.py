@@ -7,6 +7,7 @@ for it: the backend under test.
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from itertools import chain, product
 
 import pytest
@@ -63,8 +64,21 @@ def every_case(turns: int = 1, narrow: bool = True, **axes: dict[str, object]):
     return pytest.mark.parametrize([*axes, 'dtype'], cases)
 
 
-def names_of(operator: Callable, inputs: Sequence) -> list[str]:
-    return list(inspect.signature(operator).parameters)[: len(inputs)]
+def supported(backend: str, dtype: torch.dtype) -> torch.dtype:
+    """Return float32 for float64 where the backend is 'cpp', which has none."""
+    is_wide = backend == 'cpp' and dtype == torch.float64
+    return torch.float32 if is_wide else dtype
+
+
+@contextmanager
+def threads(count: int):
+    """Set the number of threads for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def check_operator(
@@ -72,7 +86,6 @@ def check_operator(
     inputs: Sequence[Tensor | None],
     requires_grad: Sequence[bool] | None = None,
     *,
-    backends: Sequence[str] | None = None,
     expected: Callable[..., Tensor] | None = None,
 ):
     """Compare the output and each gradient with the definition's in float64.
@@ -81,7 +94,6 @@ def check_operator(
         operator: the function of the inputs, and of `backend`.
         inputs: tensors or None.
         requires_grad: which inputs get gradients, all if None.
-        backends: what to compare, the operator's default if None.
         expected: the definition, backend 'reference' if None.
     """
     expected = expected or functools.partial(operator, backend='reference')
@@ -89,22 +101,16 @@ def check_operator(
         out, grads = run_with_grads(
             expected, inputs, requires_grad, dtype=torch.float64
         )
-    for run in (
-        [operator]
-        if backends is None
-        else [functools.partial(operator, backend=backend) for backend in backends]
-    ):
-        actual, actual_grads = run_with_grads(run, inputs, requires_grad)
-        dtype = inputs[0].dtype
-        assert actual.dtype == dtype
-        assert_close('out', out, actual)
-        for name, x, e, a in zip(
-            names_of(operator, inputs), inputs, grads, actual_grads, strict=True
-        ):
-            assert (a is None) == (e is None), name
-            if e is not None:
-                assert a.dtype == x.dtype, name
-                assert_close(f'grad of {name}', e, a, dtype)
+    actual, actual_grads = run_with_grads(operator, inputs, requires_grad)
+    names = list(inspect.signature(operator).parameters)[: len(inputs)]
+    dtype = inputs[0].dtype
+    assert actual.dtype == dtype
+    assert_close('out', out, actual)
+    for name, x, e, a in zip(names, inputs, grads, actual_grads, strict=True):
+        assert (a is None) == (e is None), name
+        if e is not None:
+            assert a.dtype == x.dtype, name
+            assert_close(f'grad of {name}', e, a, dtype)
 
 
 def check_decomposition(name: str, **shape):
@@ -113,6 +119,20 @@ def check_decomposition(name: str, **shape):
     tensors, settings = setup_registered(name, **shape)
     out = setup(name, 'reference', **shape)[0](*setup(name, **shape)[1])
     assert_close('out', out, decompose(*tensors, **settings).reshape(out.shape))
+
+
+def run_kernels(name: str, backend: str, tensors: Sequence, settings: dict) -> Tensor:
+    """Return a backend's output, after its forward and its backward.
+
+    The tensors and the settings are those of `torch.ops.mmattn`.
+    """
+    operator = REGISTERED[name]
+    kernels = operator.backends[backend]
+    result = kernels.forward(*tensors, **settings)
+    outputs = (result,) if isinstance(result, Tensor) else result
+    saved = outputs[operator.num_outputs - operator.num_saved :]
+    kernels.backward(outputs[0], *saved, *tensors, **settings)
+    return outputs[0]
 
 
 def check_call(call: Call, backend: str, dtype: torch.dtype, device: str):

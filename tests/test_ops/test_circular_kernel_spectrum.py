@@ -32,9 +32,9 @@ every_resize = pytest.mark.parametrize('resize', ['zero_embed', 'stretch', 'spec
 every_pair = pytest.mark.parametrize('old, new', PAIRS, ids=str)
 
 
-def draw(*shape, dtype=torch.float64):
+def draw(*shape):
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def real(x):
@@ -59,9 +59,8 @@ def test_shape_dtype_and_realness(resize, old, new):
     kernel = resize_circular_kernel(draw(2, *old), new, resize=resize)
     assert kernel.shape == (2, *new) and not kernel.is_complex()
     assert_close('spectrum', real(rfft_grid(kernel, new)), real(spectrum))
-    for dtype in (torch.float16, torch.bfloat16, torch.float32):
-        w = draw(2, *old, dtype=dtype)
-        assert circular_kernel_spectrum(w, new, resize=resize).dtype == torch.complex64
+    half = circular_kernel_spectrum(draw(2, *old).half(), new, resize=resize)
+    assert half.dtype == torch.complex64
 
 
 @every_pair
@@ -109,15 +108,6 @@ def test_autocast_does_not_round_the_half_spectrum():
     assert_close('half', real(resize_half_spectrum(half, (5, 9))), real(out))
 
 
-@pytest.mark.parametrize('grid', GRIDS, ids=str)
-def test_hermitian_part(grid):
-    """Any half-spectrum's part is the spectrum of its real values."""
-    half = torch.complex(draw(2, *grid), draw(2, *grid).flip(0))
-    half = half[..., : grid[-1] // 2 + 1]
-    expected = rfft_grid(irfft_grid(half, grid), grid)
-    assert_close('half', real(expected), real(hermitian_part(half, grid)))
-
-
 @every_resize
 def test_gradcheck(resize):
     old, new = (3, 4, 5), (5, 4, 7)
@@ -134,7 +124,7 @@ def test_unknown_resize_names_the_known_ones():
         circular_kernel_spectrum(draw(4, 4), (4, 4), resize='bicubic')
 
 
-@pytest.mark.parametrize('grid', [(), (3, 0), (3, -2), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize('grid', [(), (3, 0), (2, 2, 2)], ids=str)
 def test_wrong_grid(grid):
     with pytest.raises(ValueError, match=r'one to 2 .*\(4, 4\), got \('):
         circular_kernel_spectrum(draw(4, 4), grid)
@@ -142,13 +132,14 @@ def test_wrong_grid(grid):
 
 @pytest.mark.parametrize('grid', GRIDS, ids=str)
 def test_whole_and_half_spectra(grid):
-    """The whole one belongs to the values that `irfftn` makes of any half one."""
+    """They belong to the values that `irfftn` makes of any half-spectrum."""
     dims = tuple(range(-len(grid), 0))
     half = torch.complex(draw(2, *grid), draw(2, *grid).flip(0))
     half = half[..., : grid[-1] // 2 + 1]
     values = irfft_grid(half, grid)
+    expected = rfft_grid(values, grid)
+    assert_close('part', real(expected), real(hermitian_part(half, grid)))
+    two = torch.fft.fftn(torch.complex(values, values.flip(0)), dim=dims)
+    assert_close('half', real(expected), real(half_spectrum(two, grid)))
     expected = torch.fft.fftn(values, dim=dims)
     assert_close('whole', real(expected), real(whole_spectrum(half, grid)))
-    two = torch.fft.fftn(torch.complex(values, values.flip(0)), dim=dims)
-    expected = rfft_grid(values, grid)
-    assert_close('half', real(expected), real(half_spectrum(two, grid)))

@@ -5,13 +5,15 @@ What the kernels compute is in test_ms_deform_attn_kernels.py.
 
 import re
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import compiled_extension
 import pytest
 import torch
-from operator_checks import check_operator
-from test_ms_deform_attn import every_form, setup
+from operator_cases import every_form
+from operator_cases import setup as setup_operator
+from operator_checks import assert_equal, check_operator, threads
 
 from mmattn.ops import ms_deform_attn
 from mmattn.ops.common import extension
@@ -19,6 +21,7 @@ from mmattn.ops.ms_deform_attn import cpp_impl, cuda_impl
 from tools.benchmark.inputs import make_ms_deform_inputs
 from tools.benchmark.tolerances import deterministic, run_with_grads
 
+setup = partial(setup_operator, 'ms_deform_attn')
 slow = pytest.mark.slow
 TESTED = (
     'every_operator',
@@ -29,12 +32,6 @@ TESTED = (
     'neighborhood_attention',
     'structure_aware_attention',
 )
-
-
-@pytest.fixture
-def built(monkeypatch):
-    compiled_extension.load_extension()
-    monkeypatch.setattr(extension, 'UNAVAILABLE', None)
 
 
 def test_what_make_compiles_is_used():
@@ -73,28 +70,22 @@ def test_reasons_by_device_and_dtype(monkeypatch):
 @slow
 @compiled_extension.needs('c++')
 @every_form
-def test_more_threads_than_heads(built, form, monkeypatch):
+def test_more_threads_than_heads(compiled, form, monkeypatch):
     """Shares of the gradient of values; on request, what a single thread computes."""
-    threads = torch.get_num_threads()
     monkeypatch.setattr(cpp_impl, 'MIN_SPLIT_QUERIES', 4)
     function, inputs = setup('cpp', dtype=torch.bfloat16, B=1, M=1, Q=37, **form)
-    try:
-        torch.set_num_threads(3)
+    with threads(3):
         assert cpp_impl._num_splits(1, 37) == 3
         check_operator(function, inputs)
         with deterministic():
-            many = run_with_grads(function, inputs)[1]
-            torch.set_num_threads(1)
-            one = run_with_grads(function, inputs)[1]
-    finally:
-        torch.set_num_threads(threads)
-    pairs = zip(many, one, strict=True)
-    assert all(x is None or torch.equal(x, y) for x, y in pairs)
+            many = run_with_grads(function, inputs)
+    with threads(1), deterministic():
+        assert_equal(many, run_with_grads(function, inputs))
 
 
 @slow
 @compiled_extension.needs('c++')
-def test_half_precision_is_converted_as_pytorch_does(built):
+def test_half_precision_is_converted_as_pytorch_does(compiled):
     """Every finite number is read, and sums are rounded to the nearest."""
     bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
     place, one = torch.full((1, 1, 1, 1, 1, 2), 0.5), torch.ones(1, 1, 1, 1, 1)
@@ -162,7 +153,7 @@ def test_clang_compiles_and_links_it(clang, target):
 
 @slow
 @compiled_extension.needs('c++')
-def test_is_chosen_on_cpus(built):
+def test_is_chosen_on_cpus(compiled):
     function, inputs = setup(None)
     with torch.profiler.profile() as profile:
         function(*inputs)

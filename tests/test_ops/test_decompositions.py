@@ -1,5 +1,7 @@
 """Every operator decomposes into operators of PyTorch, and runs in ONNX Runtime."""
 
+from itertools import product
+
 import pytest
 import torch
 from export_checks import OnnxSession, decomposed, own_operators
@@ -113,21 +115,45 @@ class MaskedCall(nn.Module):
         return masked_attention(q, k, v, grid, backend=backend, **self.settings)
 
 
+class WindowCall(nn.Module):
+    """Attend with q, k and v as one map, shape (B, H, W, 3, M, D)."""
+
+    def __init__(self):
+        super().__init__()
+        self.rpb = Draw()(3, 13, 13)
+
+    def forward(self, x, backend=None):
+        return neighborhood_attention(*x.unbind(3), self.rpb, backend=backend)
+
+
 def make_map(grid, B=2, scale=1):
     return scale * Draw()(B, *grid, 3, 3, 8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('settings', SETTINGS.values(), ids=SETTINGS)
-def test_hard_masks_for_sizes_that_change(settings):
-    call = MaskedCall(**settings)
+def check_sizes(run, call, example, maps):
+    """Compare a graph that `run` makes of an example with the definition."""
     sizes = [dict.fromkeys((0, 1, 2), torch.export.Dim.DYNAMIC)]
-    program = decomposed(call, (make_map((13, 22)),), sizes)
-    for grid in GRIDS:
-        # Scores of some hundreds overflow exp in float32.
-        for scale in (1, 10):
-            x = make_map(grid, B=3, scale=scale)
-            assert_close(f'{grid}', call(x, backend='reference'), program(x))
+    program = run(call, (make_map(example),), sizes)
+    for x in maps:
+        (out,) = program(x) if run is OnnxSession else (program(x),)
+        assert_close(f'{tuple(x.shape)}', call(x, backend='reference'), out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('run', [decomposed, OnnxSession])
+@pytest.mark.parametrize('settings', SETTINGS.values(), ids=SETTINGS)
+def test_hard_masks_for_sizes_that_change(settings, run):
+    """Scores of some hundreds overflow exp in float32."""
+    scales = (1, 10) if run is decomposed else (1,)
+    maps = [make_map(grid, 3, scale) for grid, scale in product(GRIDS, scales)]
+    check_sizes(run, MaskedCall(**settings), (13, 22), maps)
+
+
+@pytest.mark.slow
+def test_windows_for_sizes_that_change():
+    """The example has more pixels than the stencil's kernels serve, others fewer."""
+    maps = [make_map(grid, 3) for grid in ((8, 13), (14, 15), (50, 60))]
+    check_sizes(decomposed, WindowCall(), (47, 53), maps)
 
 
 @pytest.mark.parametrize(  # the slow test above has all settings
@@ -144,37 +170,3 @@ def test_hard_masks_hold_no_dense_map():
     for node in program.graph.nodes:
         if isinstance(node.meta.get('val'), torch.Tensor):
             assert node.meta['val'].numel() < (H * W) ** 2 / 2, node
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('settings', SETTINGS.values(), ids=SETTINGS)
-def test_onnx_files_of_hard_masks_for_sizes_that_change(settings):
-    call = MaskedCall(**settings)
-    sizes = [dict.fromkeys((0, 1, 2), torch.export.Dim.DYNAMIC)]
-    session = OnnxSession(call, (make_map((13, 22)),), sizes)
-    for grid in GRIDS:
-        x = make_map(grid, B=3)
-        (out,) = session(x)
-        assert_close(f'{grid}', call(x, backend='reference'), out)
-
-
-class WindowCall(nn.Module):
-    """Attend with q, k and v as one map, shape (B, H, W, 3, M, D)."""
-
-    def __init__(self):
-        super().__init__()
-        self.rpb = Draw()(3, 13, 13)
-
-    def forward(self, x, backend=None):
-        return neighborhood_attention(*x.unbind(3), self.rpb, backend=backend)
-
-
-@pytest.mark.slow
-def test_windows_for_sizes_that_change():
-    call, draw = WindowCall(), Draw(seed=1)
-    sizes = [dict.fromkeys((0, 1, 2), torch.export.Dim.DYNAMIC)]
-    # The example has more pixels than the stencil's kernels serve, the others fewer.
-    program = decomposed(call, (draw(2, 47, 53, 3, 3, 8),), sizes)
-    for grid in ((8, 13), (14, 15), (50, 60)):
-        x = draw(3, *grid, 3, 3, 8)
-        assert_close(f'{grid}', call(x, backend='reference'), program(x))

@@ -1,9 +1,8 @@
 """Deformable attention on the CPU: the definition, its oracles and the backends."""
 
-import compiled_extension
 import pytest
 import torch
-from largest_tensor import LargestTensor
+from compiled_extension import by_compiled, by_cpu_backend
 from operator_cases import names_of
 from operator_cases import setup as setup_operator
 from operator_checks import (
@@ -11,14 +10,15 @@ from operator_checks import (
     check_decomposition,
     check_operator,
     every_case,
+    supported,
+    threads,
 )
 
 from mmattn.ops.common import pieces
-from mmattn.ops.deformable_attention import cpp_impl, torch_impl
+from mmattn.ops.deformable_attention import cpp_impl
 from tools.benchmark.tolerances import run_with_grads
 
 GRID = (7, 5)
-compiled = compiled_extension.compiled
 NAMES = names_of('deformable_attention')
 SHAPES = {
     'table for the grid': dict(),
@@ -40,25 +40,17 @@ SHAPES = {
 PLACES = {'DAT++': True, 'DAT': False}
 
 
-both_backends = pytest.mark.parametrize(
-    'backend', ['torch', pytest.param('cpp', marks=compiled_extension.NEEDED)]
-)
-
-
 @pytest.fixture
 def backend():
     return 'torch'
 
 
 @pytest.fixture
-def setup(request, backend):
-    """Return a function that makes calls of a backend; `cpp` has no float64."""
-    if backend == 'cpp':
-        request.getfixturevalue('compiled')
+def setup(backend):
+    """Return a function that makes calls of a backend."""
 
     def make(name=backend, dtype=torch.float32, **shape):
-        if name == 'cpp' and dtype == torch.float64:
-            dtype = torch.float32
+        dtype = supported(name, dtype)
         return setup_operator('deformable_attention', name, dtype=dtype, **shape)
 
     return make
@@ -119,7 +111,7 @@ def test_against_hats(setup, shape, align_corners, dtype):
     check_operator(function, inputs, expected=hats)
 
 
-@both_backends
+@by_cpu_backend
 @every_case(shape=SHAPES, align_corners=PLACES)
 def test_cpu_backend(setup, shape, dtype, align_corners):
     check_operator(*setup(align_corners=align_corners, dtype=dtype, **shape))
@@ -139,24 +131,11 @@ def test_groups_and_images_at_once(setup, monkeypatch, elements):
     check_operator(*setup(B=5, M=6, G=3, K=4, grid=(6, 4), table_size=(6, 9)))
 
 
-@pytest.mark.parametrize('table_size', [None, (13, 13)], ids=['unit step', 'any'])
-def test_no_map_of_all_pairs_is_made(setup, monkeypatch, table_size):
-    monkeypatch.setattr(pieces, 'ELEMENTS', 1 << 14)
-    grid, K = (40, 50), 200
-    _, inputs = setup(grid=grid, K=K, B=1, M=2, G=1, table_size=table_size)
-    settings = dict(grid=grid, align_corners=True)
-    with LargestTensor() as largest:
-        out, lse = torch_impl.forward(*inputs, **settings)
-        torch_impl.backward(out, out, lse, *inputs, **settings)
-    # One head has 400 000 pairs; q has 32 000 numbers.
-    assert largest.numel < 50_000
-
-
 TABLES = {'unit step': None, 'any': (6, 9)}
 both_tables = pytest.mark.parametrize('table_size', TABLES.values(), ids=TABLES.keys())
 
 
-@both_backends
+@by_cpu_backend
 @pytest.mark.parametrize('align_corners', PLACES.values(), ids=PLACES)
 @both_tables
 def test_keys_at_the_clamps_and_outside(setup, table_size, align_corners):
@@ -174,7 +153,7 @@ def test_keys_at_the_clamps_and_outside(setup, table_size, align_corners):
     assert not grads[3].any() and not grads[4].any()
 
 
-@both_backends
+@by_cpu_backend
 @both_tables
 def test_side_of_a_kink_is_that_of_grid_sample(setup, table_size):
     """At numbers of the table, on a grid whose coordinates are exact."""
@@ -187,7 +166,7 @@ def test_side_of_a_kink_is_that_of_grid_sample(setup, table_size):
     check_operator(function, inputs)
 
 
-@both_backends
+@by_cpu_backend
 @both_tables
 @pytest.mark.parametrize('scale', [1e-3, 200.0])
 def test_extreme_scores(setup, table_size, scale):
@@ -202,9 +181,7 @@ def test_extreme_scores(setup, table_size, scale):
     assert all(x.isfinite().all() for x in (out, *grads))
 
 
-@pytest.mark.parametrize(
-    'backend', [pytest.param('cpp', marks=compiled_extension.NEEDED)]
-)
+@by_compiled
 @pytest.mark.parametrize('scale', [5.0, 20.0])
 def test_long_steps_in_a_steep_table(setup, scale):
     """A score is as many times as wrong as a place as numbers differ."""
@@ -213,7 +190,7 @@ def test_long_steps_in_a_steep_table(setup, scale):
     check_operator(function, inputs)
 
 
-@both_backends
+@by_cpu_backend
 @pytest.mark.parametrize('seen', [0, 1])
 def test_average_of_ones_is_one(setup, seen):
     """Shares that are rounded to half precision are not rounded down."""
@@ -223,7 +200,7 @@ def test_average_of_ones_is_one(setup, seen):
     assert torch.equal(out, torch.ones_like(q))
 
 
-@both_backends
+@by_cpu_backend
 def test_small_shares_in_half_precision(setup):
     """Each is rounded at most twice to bfloat16, once as a share and once as output."""
     sizes = dict(B=1, M=1, G=1, K=2, D=1, grid=(1, 400), table_size=(1, 1))
@@ -234,7 +211,7 @@ def test_small_shares_in_half_precision(setup):
     assert ((out.double() / expected - 1).abs() < 2.1 * 2**-8).all()
 
 
-@both_backends
+@by_cpu_backend
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize('place', [0, 65, 66])
 def test_one_key_may_take_all(setup, dtype, place):
@@ -246,7 +223,7 @@ def test_one_key_may_take_all(setup, dtype, place):
     assert torch.equal(out, v[:, place, None].expand_as(out))
 
 
-@both_backends
+@by_cpu_backend
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize('score', [-1e25, -1e37])
 def test_equally_low_scores_average(setup, dtype, score):
@@ -258,9 +235,7 @@ def test_equally_low_scores_average(setup, dtype, score):
     torch.testing.assert_close(out.double(), expected, atol=2**-8, rtol=0)
 
 
-@pytest.mark.parametrize(
-    'backend', [pytest.param('cpp', marks=compiled_extension.NEEDED)]
-)
+@by_compiled
 @pytest.mark.usefixtures('setup')
 def test_logarithms_of_rounded_shares():
     """Shares rounded down would have sums that are 0.3 % too small."""
@@ -271,19 +246,7 @@ def test_logarithms_of_rounded_shares():
     assert (statistics[..., 0] - scores.logsumexp(-1)).abs().max() < 1e-3
 
 
-@both_backends
-@both_tables
-def test_nan_in_a_query_stays_there(setup, table_size):
-    function, inputs = setup(table_size=table_size)
-    q = inputs[0] = inputs[0].clone()
-    q[0, 17, 1, 3] = float('nan')
-    out, (dq, *_) = run_with_grads(function, inputs)
-    broken = torch.zeros_like(q, dtype=torch.bool)
-    broken[0, 17, 1] = True
-    assert torch.equal(out.isnan(), broken) and torch.equal(dq.isnan(), broken)
-
-
-@both_backends
+@by_cpu_backend
 @pytest.mark.parametrize('name', ['q', 'grad'])
 def test_nan_stays_in_its_image(setup, name):
     """Also where a tile of queries is followed by part of one, in the same memory."""
@@ -292,16 +255,12 @@ def test_nan_stays_in_its_image(setup, name):
     grad = torch.ones_like(tensors[0])
     dict(q=tensors[0], grad=grad)[name][0, 15] = float('nan')
     q, k, v, *_ = tensors = [x.requires_grad_() for x in tensors]
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with threads(1):
         grads = torch.autograd.grad(function(*tensors), (q, k, v), grad)
-    finally:
-        torch.set_num_threads(before)
     assert all(x[1].isfinite().all() for x in grads)
 
 
-@both_backends
+@by_cpu_backend
 @both_tables
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
 def test_position_that_is_no_number(setup, table_size, value):
@@ -314,9 +273,7 @@ def test_position_that_is_no_number(setup, table_size, value):
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(
-    'backend', [pytest.param('cpp', marks=compiled_extension.NEEDED)]
-)
+@by_compiled
 def test_compiled_parts_of_a_head(setup, dtype, monkeypatch):
     """More threads than heads split the rows of queries, one of them an empty part."""
     monkeypatch.setattr(cpp_impl, 'MIN_SPLIT_QUERIES', 1)

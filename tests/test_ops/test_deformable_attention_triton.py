@@ -11,7 +11,6 @@ from operator_checks import check_as_near_as_the_definition, check_operator
 from triton_devices import every_device, every_triton
 
 from mmattn.ops.deformable_attention import triton_impl
-from mmattn.ops.triton import launch as triton_launch
 from tools.benchmark.tolerances import run_with_grads
 
 pytest.importorskip('triton')
@@ -69,15 +68,6 @@ def test_window_form_is_for_tables_of_the_grid():
     assert triton_impl._is_unit_step(table, (4, 5), True)
     assert not triton_impl._is_unit_step(table, (4, 5), False)
     assert not triton_impl._is_unit_step(table, (5, 4), True)
-
-
-def test_keys_whose_offsets_need_64_bits(monkeypatch):
-    monkeypatch.setattr(triton_launch, 'device_reason', lambda *_: None)
-    q = torch.empty(1, 4, 2, 32, device='meta')
-    k = torch.empty_strided((1, 2**12, 2, 32), (0, 2**20, 32, 1), device='meta')
-    assert triton_impl.unsupported(q, q, q, q, q) is None
-    assert '2**31' in triton_impl.unsupported(q, k, q, q, q)
-    assert '2**31' in triton_impl.unsupported(q, q, k, q, q)
 
 
 @every_device
@@ -152,28 +142,25 @@ def test_scores_out_of_the_range_of_exp(level, device):
     check_as_near_as_the_definition(triton, [q, k, v, positions, table], largest)
 
 
-@every_triton('where', {x: x for x in ('q', 'k', 'positions', 'table')})
-def test_nan_reaches_what_sees_it_only(where, device):
-    """The query's row; the image's head; the head, of the table. Groups are heads."""
-    grid = (4, 5)
-    shape = dict(grid=grid, K=2, B=2, M=2, G=2, D=3)
+REACHED = {  # the tensor, where it is NaN, and which rows (B, N, M) see it
+    'q': ((0, 6, 1), (0, 6, 1)),
+    'k': ((0, 1, 1), (0, slice(None), 1)),
+    'positions': ((0, 1, 0), (0, slice(None), 1)),
+    'table': ((1,), (slice(None), slice(None), 1)),
+}
+
+
+@every_triton('name, place, rows', {k: (k, *row) for k, row in REACHED.items()})
+def test_nan_reaches_what_sees_it_only(name, place, rows, device):
+    """Groups are heads."""
+    shape = dict(grid=(4, 5), K=2, B=2, M=2, G=2, D=3)
     triton, inputs = setup('triton', **shape, device=device)
     clean, clean_grads = run_with_grads(triton, inputs)
-    index = NAMES.index(where)
+    index = NAMES.index(name)
     inputs[index] = inputs[index].clone()
+    inputs[index][place] = float('nan')
     hit = torch.zeros(2, 20, 2, dtype=torch.bool, device=device)
-    if where == 'q':
-        inputs[index][0, 6, 1] = float('nan')
-        hit[0, 6, 1] = True
-    elif where == 'k':
-        inputs[index][0, 1, 1] = float('nan')
-        hit[0, :, 1] = True
-    elif where == 'positions':
-        inputs[index][0, 1, 0] = float('nan')
-        hit[0, :, 1] = True
-    else:
-        inputs[index][1] = float('nan')
-        hit[:, :, 1] = True
+    hit[rows] = True
     out, grads = run_with_grads(triton, inputs)
     assert out[hit].isnan().all()
     assert torch.equal(out[~hit], clean[~hit])

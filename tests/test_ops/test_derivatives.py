@@ -5,7 +5,7 @@ All in float64 on the CPU, where each operator has a kernel besides its definiti
 
 import pytest
 import torch
-from operator_cases import CASES, LEVELS, cpu_kernels
+from operator_cases import CASES, LEVELS, cpu_kernels, with_grad
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -128,6 +128,45 @@ def test_a_tangent_of_the_cotangent_is_not_dropped(name):
         grad = forward_ad.make_dual(torch.ones_like(out), torch.ones_like(out))
         with pytest.raises((ValueError, NotImplementedError), match='forward'):
             torch.autograd.grad(out, leaves, grad)
+
+
+TINY = {
+    'landmark': dict(N=4, D=2, L=3),
+    'landmark, mixed heads': dict(N=4, D=2, L=3),
+    'masked': dict(grid=(2, 4), D=2),
+    'masked, some heads': dict(grid=(2, 3), D=2),
+    'masked, neg_inf': dict(grid=(2, 4), D=2),
+    'masked, soft': dict(grid=(2, 4), D=2),
+    'structure-aware': dict(grid=(2, 3), D=2),
+    'deformable': dict(grid=(2, 3), D=2, K=3),
+    'deformable, any table': dict(grid=(2, 3), D=2, K=3),
+    'ms-deform, offsets in boxes': dict(shapes=((3, 4), (2, 1)), Q=2, D=2),
+    'neighborhood': dict(grid=(4, 3), M=1, D=2),
+}
+
+
+def samples_twice() -> bool:
+    """Return whether grid_sample has a second derivative, unlike in PyTorch 2.10."""
+    image = torch.rand(1, 1, 2, 2, requires_grad=True)
+    grid = torch.zeros(1, 1, 1, 2, requires_grad=True)
+    sample = torch.nn.functional.grid_sample(image, grid, align_corners=False).sum()
+    (first,) = torch.autograd.grad(sample, image, create_graph=True)
+    try:
+        torch.autograd.grad(first.square().sum(), grid)
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize('name', TINY)
+def test_gradients_of_the_definition(name):
+    """Compare both orders with difference quotients."""
+    shape = dict(TINY[name], B=1, dtype=torch.float64)
+    function, inputs = CASES[name].setup('reference', **shape)
+    leaves = with_grad(inputs)
+    assert torch.autograd.gradcheck(function, leaves)
+    if 'deform' not in name or samples_twice():
+        assert torch.autograd.gradgradcheck(function, leaves, fast_mode=True)
 
 
 def test_jvp_in_a_compiled_function():

@@ -4,7 +4,8 @@ import functools
 
 import pytest
 import torch
-from operator_checks import check_operator, names_of
+from operator_cases import names_of
+from operator_checks import check_operator
 from triton_devices import every_device, every_triton
 
 from mmattn.ops import landmark_attention
@@ -66,15 +67,6 @@ def test_scores_that_grow(monkeypatch, N, L, index, most, device):
     check_operator(triton, inputs)
 
 
-@every_device
-def test_large_scores_stay_finite(device):
-    q, k, *rest = make_landmark_inputs(
-        B=1, N=70, M=2, L=5, E=2, dtype=torch.float16, device=device
-    )
-    out, grads = run_with_grads(triton, [q * 100, k * 100, *rest])
-    assert all(x.isfinite().all() for x in (out, *grads))
-
-
 @functools.wraps(landmark_attention)
 def steep(*tensors, backend='triton'):
     return 2**14 * landmark_attention(*tensors, backend=backend)
@@ -123,13 +115,12 @@ def test_errors_at_large_scores_are_of_rounding(monkeypatch, device):
     monkeypatch.setattr(torch.Tensor, 'softmax', softmax)
     _, rounded = run_with_grads(definition, inputs, dtype=torch.float64)
     for name, expected, actual, other in zip(
-        names_of(triton, inputs), exact, grads, rounded, strict=True
+        names_of('landmark_attention'), exact, grads, rounded, strict=True
     ):
         rms, error, noise = (
             x.double().square().mean().sqrt()
             for x in (expected, actual - expected, other - expected)
         )
-        print(name, error / rms, noise / rms)  # with pytest -s
         assert error <= TOLERANCES[torch.float32].rms * rms + noise, name
 
 

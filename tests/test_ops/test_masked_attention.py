@@ -4,20 +4,15 @@ import importlib
 from functools import partial
 from itertools import product
 
-import compiled_extension
 import pytest
 import torch
-from largest_tensor import LargestTensor
+from compiled_extension import by_compiled, by_cpu_backend
 from operator_cases import setup as setup_operator
-from operator_checks import (
-    assert_equal,
-    check_operator,
-    every_case,
-)
+from operator_checks import assert_equal, check_operator, every_case, supported, threads
 
 from mmattn.ops import masked_attention, neighborhood_mask
 from mmattn.ops.common import pieces
-from mmattn.ops.masked_attention import decomposition, torch_impl
+from mmattn.ops.masked_attention import decomposition
 from tools.benchmark.inputs import make_masked_inputs
 from tools.benchmark.tolerances import assert_close, run_with_grads
 
@@ -57,10 +52,6 @@ GEOMETRIES = {
 }
 every_kind = pytest.mark.parametrize('kind', KINDS.values(), ids=KINDS)
 setup = partial(setup_operator, 'masked_attention')
-compiled = compiled_extension.compiled
-needs_compiler = pytest.mark.parametrize(
-    'name', [pytest.param('cpp', marks=compiled_extension.NEEDED)]
-)
 reference = importlib.import_module('mmattn.ops.masked_attention.reference')
 
 
@@ -130,26 +121,21 @@ def test_torch_on_small_maps(kind):
     check_operator(*setup('torch', **kind))
 
 
-@needs_compiler
+@by_compiled
 @every_case(2, shape=SHAPES | WIDE_SHAPES, kind=KINDS)
-def test_compiled_backend(compiled, name, shape, kind, dtype):
-    """Float64 takes the place of float32, which the kernels compute in."""
-    dtype = torch.float32 if dtype == torch.float64 else dtype
-    check_operator(*setup(name, dtype=dtype, **shape, **kind))
+def test_compiled_backend(backend, shape, kind, dtype):
+    dtype = supported(backend, dtype)
+    check_operator(*setup(backend, dtype=dtype, **shape, **kind))
 
 
-@needs_compiler
-def test_compiled_backend_adds_bands_in_any_number_of_threads(compiled, name):
+@by_compiled
+def test_compiled_backend_adds_bands_in_any_number_of_threads(backend):
     shape = dict(grid=(70, 5), num_special=1, B=1, M=1, bias=True)
-    function, inputs = setup(name, **shape)
-    threads = torch.get_num_threads()
-    try:
-        results = []
-        for count in (1, 3):
-            torch.set_num_threads(count)
+    function, inputs = setup(backend, **shape)
+    results = []
+    for count in (1, 3):
+        with threads(count):
             results.append(run_with_grads(function, inputs))
-    finally:
-        torch.set_num_threads(threads)
     assert_equal(*results)
     check_operator(function, inputs)
 
@@ -163,22 +149,6 @@ def test_torch_in_pieces(monkeypatch, linear, elements, kind):
     check_operator(*setup('torch', **shape, **kind))
 
 
-@pytest.mark.parametrize(
-    'kind', [KINDS['hard'], KINDS['neg_inf, bias'], KINDS['soft']], ids=str
-)
-def test_memory_is_linear(monkeypatch, kind):
-    monkeypatch.setattr(pieces, 'ELEMENTS', 1 << 14)
-    shape = dict(grid=(20, 25), num_special=1, M=2, D=16, kernel_size=3)
-    function, inputs = setup('torch', **shape, **kind)
-    q = inputs[0]
-    fill = kind.get('mask_fill', 'zero')
-    stencil = dict(grid=(20, 25), kernel_size=3, num_special=1, mask_fill=fill)
-    with LargestTensor() as largest:
-        out, lse = torch_impl.forward(*inputs, **stencil)
-        torch_impl.backward(out, out, lse, *inputs, **stencil)
-    assert q.numel() <= largest.numel <= 1.2 * q.numel()
-
-
 def constant_scores(inputs, score, alternate):
     """Inputs whose scores are `score` exactly, or its negative for odd keys."""
     q, k, v, bias, alpha = inputs
@@ -190,28 +160,15 @@ def constant_scores(inputs, score, alternate):
     return [q, k, v, bias, alpha]
 
 
-BOTH = ['torch', pytest.param('cpp', marks=compiled_extension.NEEDED)]
-
-
-@pytest.fixture
-def any_cpu(request, linear, name):
-    """Load what a backend needs; PyTorch's cuts small maps into tiles, too."""
-    if name == 'cpp':
-        request.getfixturevalue('compiled')
-
-
-every_cpu = pytest.mark.parametrize('name', BOTH)
-
-
-@every_cpu
+@by_cpu_backend
 @pytest.mark.parametrize(
     'score, alternate',
     [(137.0, False), (-249.0, False), (249.0, True), (1e-4, False)],
     ids=str,
 )
 @every_kind
-def test_extreme_scores(any_cpu, name, kind, score, alternate):
-    function, inputs = setup(name, grid=(7, 6), D=16, **kind)
+def test_extreme_scores(linear, backend, kind, score, alternate):
+    function, inputs = setup(backend, grid=(7, 6), D=16, **kind)
     # Where neighbors have no weight and all others one score, alpha's gradient is 0,
     # a sum of terms a hundred times as large as others'.
     alpha_matters = score > -100 or alternate
@@ -219,32 +176,28 @@ def test_extreme_scores(any_cpu, name, kind, score, alternate):
     check_operator(function, inputs, [True] * 4 + [alpha_matters])
 
 
-@every_cpu
-def test_soft_mask_where_the_correction_cancels(any_cpu, name):
+@by_cpu_backend
+def test_soft_mask_where_the_correction_cancels(linear, backend):
     """Scores fall with the distance so fast that alpha raises neighbors most."""
-    grid, D, dtype = (6, 6), 16, torch.float32
-    function, (_, _, v, _, _) = setup(
-        name, grid=grid, num_special=0, B=1, D=D, dtype=dtype
-    )
+    grid, D = (6, 6), 16
+    function, (_, _, v, _, _) = setup(backend, grid=grid, num_special=0, B=1, D=D)
     sides = map(torch.arange, grid)
     y, x = (side.flatten() - 2 for side in torch.meshgrid(*sides, indexing='ij'))
     square, one = x**2 + y**2, torch.ones_like(x)
     q = torch.stack([2 * x, 2 * y, -one, -square - 1], -1) * 10 * D**0.5
     k = torch.stack([x, y, square, one], -1)
     q, k = (
-        torch.nn.functional.pad(t, (0, D - 4)).to(dtype)[None, :, None].expand_as(v)
+        torch.nn.functional.pad(t, (0, D - 4)).to(v)[None, :, None].expand_as(v)
         for t in (q, k)
     )
-    alpha = torch.tensor([0.5, 0.25, 0.75], dtype=dtype)
-    inputs = [q, k, v, None, alpha]
-    check_operator(function, inputs)
+    check_operator(function, [q, k, v, None, torch.tensor([0.5, 0.25, 0.75])])
 
 
-@needs_compiler
+@by_compiled
 @pytest.mark.parametrize('token', [0, 4, 17, 34])
-def test_nan_stays_in_its_support(compiled, name, token):
+def test_nan_stays_in_its_support(backend, token):
     """On maps whose rows are neighbors in memory, corners and edges above all."""
-    function, inputs = setup(name, num_special=0)
+    function, inputs = setup(backend, num_special=0)
     mask = neighborhood_mask((7, 5), 3)
     for position in range(2):
         broken = [None if x is None else x.clone() for x in inputs]

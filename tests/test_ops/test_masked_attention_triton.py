@@ -48,6 +48,7 @@ SOFT = {
     'width 96': dict(grid=(4, 9), num_special=1, B=1, M=1, D=96),
 }
 SMALL = dict(grid=(4, 5), B=1, M=1, D=4)
+NEAR = dict(grid=(7, 6), mask_fill='neg_inf')
 
 setup = functools.partial(setup_operator, 'masked_attention')
 
@@ -107,51 +108,33 @@ def test_scores_out_of_the_range_of_exp(level, fill, device):
     check_as_near_as_the_definition(triton, [q, k, v, None, alpha], largest)
 
 
-@every_triton('where', {'q': 'q', 'k': 'k', 'v': 'v'})
-def test_nan_reaches_neighbors_only(where, device):
-    """Nothing outside a mask that is closed reads or writes the token."""
-    shape = dict(grid=(7, 6), num_special=0, mask_fill='neg_inf', B=1, M=1, D=3)
-    triton, inputs = setup('triton', **shape, device=device)
-    clean, clean_grads = run_with_grads(triton, inputs)
-    token, index = 8, NAMES.index(where)
-    inputs[index] = inputs[index].clone()
-    inputs[index][0, token] = float('nan')
-    out, grads = run_with_grads(triton, inputs)
-
-    near = neighborhood_mask(shape['grid'], 3, device=device)[token]
-    far = ~neighborhood_mask(shape['grid'], 5, device=device)[token]
-    if where == 'q':
-        near = torch.arange(len(near), device=device) == token
-    assert out[0, near].isnan().all()
-    assert torch.equal(out[0, ~near], clean[0, ~near])
-    for a, c in zip(grads[:3], clean_grads[:3], strict=True):
-        assert torch.equal(a[0, far], c[0, far])
-
-
 @every_triton(
     'where, kind',
     {
-        f'{where}, {name}': (where, kind)
-        for where in 'qk'
-        for name, kind in (('hard', {}), ('soft', dict(alpha=True)))
+        **{f'{where}, neg_inf': (where, NEAR) for where in 'qkv'},
+        **{f'{where}, hard': (where, dict(grid=(4, 5))) for where in 'qk'},
+        **{f'{where}, soft': (where, dict(grid=(4, 5), alpha=True)) for where in 'qk'},
     },
 )
 def test_nan_reaches_rows_that_see_it_only(where, kind, device):
-    """A NaN in v is left out: with the paper's mask v is in a sum over all tokens."""
-    shape = dict(grid=(4, 5), num_special=0, B=2, M=1, D=3)
-    triton, inputs = setup('triton', **shape, **kind, device=device)
+    """With the paper's masks v is in a sum over all tokens, and is left out."""
+    triton, inputs = setup(
+        'triton', num_special=0, B=2, M=1, D=3, **kind, device=device
+    )
     clean, clean_grads = run_with_grads(triton, inputs)
-    token, index = 6, NAMES.index(where)
+    token, index, grid = 8, NAMES.index(where), kind['grid']
     inputs[index] = inputs[index].clone()
     inputs[index][0, token] = float('nan')
     out, grads = run_with_grads(triton, inputs)
-
-    hit = neighborhood_mask(shape['grid'], 3, device=device)[token]
+    hit = neighborhood_mask(grid, 3, device=device)[token]
     if where == 'q':
         hit = torch.arange(len(hit), device=device) == token
-    elif kind:
+    elif 'alpha' in kind:
         hit = torch.ones_like(hit)
     assert out[0, hit].isnan().all()
     assert torch.equal(out[0, ~hit], clean[0, ~hit])
     for a, c in zip((out, *grads[:3]), (clean, *clean_grads[:3]), strict=True):
         assert torch.equal(a[1], c[1])
+        if kind is NEAR:  # nothing outside a closed mask reads or writes the token
+            far = ~neighborhood_mask(grid, 5, device=device)[token]
+            assert torch.equal(a[0, far], c[0, far])

@@ -8,7 +8,7 @@ import compiled_extension
 import pytest
 import torch
 from interpreter import slowly_interpreted
-from operator_cases import FORMS, names_of, on_gpu
+from operator_cases import every_form, names_of, on_gpu
 from operator_cases import setup as setup_operator
 from operator_checks import check_operator, every_dtype
 
@@ -38,7 +38,6 @@ every_kernel = pytest.mark.parametrize(
 every_compiled_kernel = pytest.mark.parametrize(
     'backend, device, way', COMPILED_KERNELS
 )
-every_form = pytest.mark.parametrize('form', FORMS.values(), ids=FORMS)
 
 
 @pytest.fixture
@@ -46,9 +45,6 @@ def setup(monkeypatch, backend, device, way):
     """Return `setup` for a kernel."""
     if backend == 'torch':
         monkeypatch.setattr(pieces, 'ELEMENTS', 250)  # three queries at a time
-    elif backend == 'cpp':
-        compiled_extension.load_extension()
-        monkeypatch.setattr(extension, 'UNAVAILABLE', None)
     elif (backend, device) == ('cuda', 'cpu'):
         compiled_extension.load_emulation()
         monkeypatch.setattr(cuda_impl, 'OPERATORS', torch.ops.mmattn_emulated)

@@ -3,24 +3,17 @@
 from functools import partial
 from itertools import product
 
-import compiled_extension
 import pytest
 import torch
-from largest_tensor import LargestTensor
+from compiled_extension import by_compiled
 from operator_cases import names_of
-from operator_checks import (
-    check_operator,
-    check_repeatable,
-    every_case,
-)
+from operator_checks import check_operator, check_repeatable, every_case, supported
 from torch import Tensor
 from triton_devices import every_triton
 
 from mmattn.ops import neighborhood_attention
 from mmattn.ops.common import pieces
-from mmattn.ops.neighborhood_attention import triton_impl
 from mmattn.ops.neighborhood_attention.reference import neighborhood_attention_reference
-from mmattn.ops.triton import launch as triton_launch
 from tools.benchmark.inputs import make_neighborhood_inputs as make_inputs
 from tools.benchmark.tolerances import run_with_grads
 
@@ -35,7 +28,6 @@ SHAPES = {
     'one channel': dict(grid=(4, 6), K=3, D=1),
     'several tiles': dict(grid=(17, 23), K=3, B=1, M=2),
 }
-every_shape = pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES)
 
 
 def by_loops(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> Tensor:
@@ -59,14 +51,12 @@ def by_loops(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> Tensor:
     return out
 
 
-def backend(name):
-    return partial(neighborhood_attention, backend=name)
+triton = partial(neighborhood_attention, backend='triton')
+tiles = partial(neighborhood_attention, backend='torch')
+compiled = partial(neighborhood_attention, backend='cpp')
 
 
-compiled = compiled_extension.compiled
-
-
-@every_shape
+@pytest.mark.parametrize('shape', SHAPES.values(), ids=SHAPES)
 def test_reference_against_loops(shape):
     check_operator(
         by_loops,
@@ -77,71 +67,44 @@ def test_reference_against_loops(shape):
 
 @every_case(2, shape=SHAPES | {'31x44': dict(grid=(31, 44), K=7, B=1, M=1, D=3)})
 def test_tiles(shape, dtype):
-    check_operator(backend('torch'), make_inputs(**shape, dtype=dtype))
+    check_operator(tiles, make_inputs(**shape, dtype=dtype))
 
 
 @pytest.mark.parametrize('heads', [1, 2, 4])
 def test_pieces(monkeypatch, heads):
     """One head, two of three, and an image and a third."""
     monkeypatch.setattr(pieces, 'ELEMENTS', heads * 9 * 8 * 81)
-    check_operator(backend('torch'), make_inputs(B=3))
+    check_operator(tiles, make_inputs(B=3))
 
 
-@pytest.mark.parametrize('name', [pytest.param('cpp', marks=compiled_extension.NEEDED)])
+@by_compiled
 @every_case(2, shape=SHAPES | {'bands': dict(grid=(60, 7), K=3, M=1, D=32)})
-def test_compiled_backend(compiled, name, shape, dtype):
-    dtype = torch.float32 if dtype == torch.float64 else dtype
-    check_operator(backend(name), make_inputs(**shape, dtype=dtype))
+def test_compiled_backend(backend, shape, dtype):
+    check_operator(compiled, make_inputs(**shape, dtype=supported(backend, dtype)))
 
 
-@pytest.mark.parametrize('name', [pytest.param('cpp', marks=compiled_extension.NEEDED)])
+@by_compiled
 @pytest.mark.parametrize('position', [1, 2])
-def test_nan_stays_in_its_windows(compiled, name, position):
+def test_nan_stays_in_its_windows(backend, position):
     inputs = make_inputs(grid=(25, 27), K=5)
     inputs[position] = inputs[position].clone()
     inputs[position][0, 1, 12, 1] = float('nan')
-    out = backend(name)(*inputs)
+    out = compiled(*inputs)
     broken = out[0, :, :, 1].isnan().any(-1)
     assert broken[:4, 10:15].all() and broken.sum() == 20
     assert out.isnan().sum() == 20 * out.shape[-1]
 
 
-@pytest.mark.parametrize('dtype', [torch.float16, torch.float32], ids=str)
-def test_large_scores_stay_finite(dtype):
-    q, k, v, rpb = make_inputs(dtype=dtype)
-    out, grads = run_with_grads(backend('torch'), [q * 100, k * 100, v, rpb * 100])
-    assert all(x.isfinite().all() for x in (out, *grads))
-
-
-@pytest.mark.parametrize('position', range(3), ids=NAMES[:3])
+@pytest.mark.parametrize('position', [1, 2])
 def test_nan_stays_in_its_tiles(position):
-    """A NaN query is in its row alone, a NaN key or value in the tiles that hold it."""
     inputs = make_inputs(grid=(25, 27), K=5)
     inputs[position] = inputs[position].clone()
     inputs[position][0, 1, 2, 1] = float('nan')
-    out, grads = run_with_grads(backend('torch'), inputs)
+    out, grads = run_with_grads(tiles, inputs)
     for x in (out, *grads[:3]):
         assert x[1].isfinite().all() and x[:, :, :, [0, 2]].isfinite().all()
         assert x[:, 12:].isfinite().all() and x[:, :, 12:].isfinite().all()
-    broken = out[0, :, :, 1].isnan().any(-1)
-    if position == 0:
-        assert broken[1, 2] and broken.sum() == 1
-    else:
-        assert broken[:4, :5].all()
-
-
-@pytest.mark.parametrize('name', ['torch', None])
-def test_memory_of_a_large_map_is_linear(name):
-    def largest(grid):
-        leaves = [
-            x.detach().requires_grad_()
-            for x in make_inputs(grid=grid, K=7, B=1, M=1, D=32)
-        ]
-        with LargestTensor() as watch:
-            backend(name)(*leaves).sum().backward()
-        return watch.numel / leaves[0].numel()
-
-    assert largest((60, 100)) == pytest.approx(largest((60, 50)), rel=0.1)
+    assert out[0, :4, :5, 1].isnan().any(-1).all()
 
 
 KERNELS = {
@@ -164,8 +127,8 @@ def test_triton(shape, device):
     M, *sides = inputs[3].shape
     inputs[3] = torch.cat([inputs[3].new_full((1, *sides), torch.nan), inputs[3]] * 2)
     inputs[3] = inputs[3][1 : M + 1]
-    check_operator(backend('triton'), inputs)
-    check_repeatable(backend('triton'), inputs)
+    check_operator(triton, inputs)
+    check_repeatable(triton, inputs)
 
 
 @every_triton('position', {name: i for i, name in enumerate(NAMES[:3])})
@@ -174,32 +137,7 @@ def test_nan_in_triton_stays_near(position, device):
     inputs = make_inputs(grid=(33, 9), K=3, B=2, M=1, D=4, device=device)
     inputs[position] = inputs[position].clone()
     inputs[position][0, 1, 2, 0] = float('nan')
-    out, grads = run_with_grads(backend('triton'), inputs)
+    out, grads = run_with_grads(triton, inputs)
     for x in (out, *grads[:3]):
         assert x[1].isfinite().all() and x[0, 24:].isfinite().all()
     assert out[0, 1, 2].isnan().all()
-
-
-@pytest.mark.parametrize(
-    'shape, message',
-    [
-        (dict(grid=(17, 17), K=17), 'windows of at most 15 pixels a side, got 17'),
-        (dict(D=33), 'heads of at most 32 channels, got 33'),
-        (dict(D=65, dtype=torch.float16), 'at most 64 channels, got 65'),
-    ],
-    ids=str,
-)
-def test_what_triton_does_not_support(monkeypatch, shape, message):
-    monkeypatch.setattr(triton_launch, 'INTERPRETED', True)
-    assert message in triton_impl.unsupported(*make_inputs(**shape))
-
-
-def test_maps_whose_offsets_need_64_bits(monkeypatch):
-    monkeypatch.setattr(triton_launch, 'INTERPRETED', True)
-    x = torch.empty(1).expand(1, 2**12, 2**12, 4, 32)
-    assert triton_impl.unsupported(x, x, x, torch.empty(4, 5, 5)) is None
-    x = torch.empty_strided(
-        (1, 2**12, 2**12, 4, 32), (0, 2**20, 128, 32, 1), device='meta'
-    )
-    monkeypatch.setattr(triton_launch, 'device_reason', lambda *args: None)
-    assert '2**31' in triton_impl.unsupported(x, x, x, torch.empty(4, 5, 5))

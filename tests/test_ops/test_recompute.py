@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+from test_pointwise_linear import imitate_narrow_blas
 from torch import nn
 
 from mmattn.models.layers import PointwiseLinear, StarReLU
@@ -38,10 +39,8 @@ class Pair(nn.Module):
 
 @pytest.fixture(params=LAYERS)
 def layer(request, monkeypatch):
-    if request.param == 'convolution':  # as without AVX-512 in the BLAS
-        least = dict(tokens=1, tokens_on_one_thread=1, multiplications=0)
-        monkeypatch.setattr(module, 'NARROW_BLAS', True)
-        monkeypatch.setattr(module, 'LEAST', dict(training=least))
+    if request.param == 'convolution':
+        imitate_narrow_blas(monkeypatch)
     monkeypatch.setattr(module, 'STRIP', 40 * C)
     torch.manual_seed(0)
     return LAYERS[request.param]()

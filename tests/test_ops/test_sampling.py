@@ -34,11 +34,14 @@ def on_and_off_the_map(side_x, side_y, align_corners):
     return places.expand(2, *places.shape).clone()
 
 
+def maps_and_places(align_corners):
+    sides = (5, 3) if align_corners else (4, 2)
+    return random(2, 3, *sides[::-1]), on_and_off_the_map(*sides, align_corners)
+
+
 @every_alignment
 def test_values_and_gradients_everywhere(align_corners):
-    sides = (5, 3) if align_corners else (4, 2)
-    leaves = random(2, 3, *sides[::-1]), on_and_off_the_map(*sides, align_corners)
-    leaves = [x.requires_grad_() for x in leaves]
+    leaves = [x.requires_grad_() for x in maps_and_places(align_corners)]
     results = []
     for sample in (gather_samples, F.grid_sample):
         out = sample(*leaves, align_corners=align_corners)
@@ -49,8 +52,7 @@ def test_values_and_gradients_everywhere(align_corners):
 
 @every_alignment
 def test_tangents_are_the_transpose_of_gradients_everywhere(align_corners):
-    sides = (5, 3) if align_corners else (4, 2)
-    inputs = random(2, 3, *sides[::-1]), on_and_off_the_map(*sides, align_corners)
+    inputs = maps_and_places(align_corners)
     tangents = tuple(random(*x.shape, seed=1) for x in inputs)
 
     def sample(*inputs):
@@ -82,11 +84,9 @@ def test_other_calls_take_grid_sample(monkeypatch):
     monkeypatch.setattr(F, 'grid_sample', lambda *x, **y: calls.append(x) or x[0])
     inputs = random(1, 1, 2, 2), random(1, 2, 2, 2)
     sample_maps(*inputs, align_corners=True)
-    assert len(calls) == 1
     with forward_ad.dual_level():
         sample_maps(*inputs, align_corners=True)
         assert len(calls) == 2
-        sample_maps(
-            inputs[0], forward_ad.make_dual(inputs[1], inputs[1]), align_corners=True
-        )
+        dual = forward_ad.make_dual(inputs[1], inputs[1])
+        sample_maps(inputs[0], dual, align_corners=True)
     assert len(calls) == 2

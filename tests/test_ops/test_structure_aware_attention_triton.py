@@ -4,7 +4,6 @@ import functools
 
 import pytest
 import torch
-import torch.nn.functional as F
 from operator_checks import check_operator
 from triton_devices import every_triton
 
@@ -14,9 +13,7 @@ from mmattn.ops.structure_aware_attention import (
     triton_impl,
     triton_short,
 )
-from mmattn.ops.structure_aware_attention.spectrum import column_weights
 from tools.benchmark.inputs import make_structure_aware_inputs
-from tools.benchmark.tolerances import assert_close
 
 pytest.importorskip('triton')
 
@@ -53,16 +50,10 @@ triton = functools.partial(structure_aware_attention, backend='triton')
 @pytest.mark.parametrize(
     'grid, channels, patterns, dtype, parts',
     [
-        ((7, 7), 16, 8, FULL, 1),
-        ((8, 8), 16, 8, HALF, 1),
         ((64,), 16, 8, FULL, 1),
-        ((5, 13), 16, 8, FULL, None),
         ((5, 13), 16, 8, HALF, None),  # of 65 tokens, and odd
-        ((5, 14), 16, 8, HALF, 2),
         ((14, 14), 16, 8, HALF, 4),
-        ((14, 14), 16, 8, FULL, None),
         ((16, 18), 16, 8, HALF, None),
-        ((2, 3, 5), 16, 8, HALF, None),
         ((8, 8), 64, 64, HALF, 1),  # matrices of 64 MiB
         ((8, 8), 65, 64, HALF, 2),
         ((8, 8), 65, 64, FULL, None),
@@ -79,63 +70,23 @@ def test_against_reference(shape, device):
     check_operator(triton, make_structure_aware_inputs(**shape, device=device))
 
 
-def padded(x, rows, columns):
-    return F.pad(x, (0, columns - x.shape[1], 0, rows - x.shape[0]))
-
-
-@every_triton(
-    'grid', {str(grid): grid for grid in [(1, 1), (5, 7), (17, 64), (64, 30)]}
-)
-def test_matrices_of_transforms(grid, device):
-    """The halves add up to PyTorch's transforms of unit vectors."""
-    g = triton_impl._Grid.of(grid, torch.empty(1, 1, 1, 1, device=device))
-    high, low = g.matrices.view(2, -1).cpu()
-    assert not (high.view(torch.int32) & 0x1FFF).any()
-    sizes = [g.HP**2, g.HP**2, g.WP * g.CW, g.WP * g.CW]
-    cosine, sine, there, back = (high.double() + low).split(sizes)
-    H, W = grid
-    waves = torch.fft.fft(torch.eye(H, dtype=torch.float64))
-    waves = torch.block_diag(*[padded(waves, g.HP // g.UH, g.HP // g.UH)] * g.UH)
-    spectrum = torch.fft.rfft(torch.eye(W, dtype=torch.float64))
-    weights = column_weights(grid, spectrum).repeat_interleave(2)
-    spectrum = torch.view_as_real(spectrum).flatten(1)
-    matrices = [spectrum, spectrum * weights]
-    there_ref, back_ref = (
-        torch.block_diag(*[padded(x, g.WP // g.UW, g.CW // g.UW)] * g.UW)
-        for x in matrices
-    )
-    for actual, expected in (
-        (cosine.view(g.HP, -1), waves.real),
-        (sine.view(g.HP, -1), -waves.imag),
-        (there.view(g.WP, -1), there_ref),
-        (back.view(g.CW, -1), back_ref.T),
-    ):
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1.5e-7)
-
-
 @every_triton('grid', GRIDS)
 def test_half_spectra(grid, device):
     """As a module keeps them in eval: not contiguous, a gradient for each."""
-    *rest, w_a, w_b, bias = make_structure_aware_inputs(
-        grid=grid, B=1, M=1, D=4, K=2, dtype=torch.float64, device=device
+    *qkv, w_a, w_b, bias = make_structure_aware_inputs(
+        grid=grid, B=1, M=1, D=4, K=2, device=device
     )
     w_a = circular_kernel_spectrum(w_a.transpose(0, 1), grid).transpose(0, 1)
     w_b = circular_kernel_spectrum(w_b, grid).conj().resolve_conj().conj()
-    results = []
-    for backend, dtype in (('reference', torch.float64), ('triton', torch.float32)):
-        leaves = [
-            x.to(dtype.to_complex() if x.is_complex() else dtype)
-            .detach()
-            .requires_grad_()
-            for x in (*rest, w_a, w_b, bias)
-        ]
-        out = structure_aware_attention(*leaves, grid=grid, backend=backend)
-        results.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
-    for name, expected, actual in zip(('out', *NAMES), *results, strict=True):
-        assert actual.is_complex() == expected.is_complex()
-        if actual.is_complex():
-            expected, actual = map(torch.view_as_real, (expected, actual))
-        assert_close(name, expected, actual, torch.float32)
+
+    def function(q, k, v, w_a, w_b, bias, backend='triton'):
+        w_a, w_b = torch.view_as_complex(w_a), torch.view_as_complex(w_b)
+        return structure_aware_attention(
+            q, k, v, w_a, w_b.conj(), bias, grid=grid, backend=backend
+        )
+
+    halves = map(torch.view_as_real, (w_a, w_b.conj().resolve_conj()))
+    check_operator(function, [*qkv, *halves, bias])
 
 
 @every_triton('programs', {'one': 1, 'one for each head': 1000})

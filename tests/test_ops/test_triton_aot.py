@@ -12,7 +12,8 @@ import pytest
 import torch
 from interpreter import INTERPRETED
 from kept_tensors import check_nothing_kept
-from operator_cases import backends_of, setup_registered
+from operator_cases import setup_registered
+from operator_checks import run_kernels
 
 from mmattn.ops.structure_aware_attention.triton_short import parts_of
 from mmattn.ops.triton.launch import cdiv
@@ -80,11 +81,11 @@ HARD = {
     'one token': dict(grid=(1, 1), B=1, M=1, D=1, num_special=0),
 }
 SOFT = {
-    'MaiT-T': dict(grid=(14, 14), M=3, D=64),
-    'MaiT-XS': dict(grid=(14, 14), M=3, D=96, num_special=2),
-    'detection': dict(grid=(50, 84), D=32, num_special=0),
-    'width 128': dict(grid=(28, 28), D=128, kernel_size=5),
-    'width 5, one token': dict(grid=(1, 1), B=1, M=1, D=5, num_special=0),
+    'MaiT-T': dict(alpha=True, grid=(14, 14), M=3, D=64),
+    'MaiT-XS': dict(alpha=True, grid=(14, 14), M=3, D=96, num_special=2),
+    'detection': dict(alpha=True, grid=(50, 84), D=32, num_special=0),
+    'width 128': dict(alpha=True, grid=(28, 28), D=128, kernel_size=5),
+    'width 5, one token': dict(alpha=True, grid=(1, 1), B=1, M=1, D=5, num_special=0),
 }
 GRIDS = {  # and numbers of images and heads
     **{(7, 7): (32, 24), (14, 14): (32, 20), (28, 28): (32, 8), (56, 56): (32, 4)},
@@ -132,60 +133,53 @@ def form_of(grid, K, dtype):
     return 'medium' if max(grid) > 32 else 'small'
 
 
+EDGES = {
+    'short': {'one token': dict(grid=(1, 1), B=1, M=1, D=1, K=1)},
+    'small': {
+        'one pattern': dict(grid=(14, 14), B=1, M=1, D=5, K=1),
+        'patterns 33': dict(grid=(28, 28), D=128, K=33),
+    },
+    'large': {'width 128': dict(grid=(66, 66), D=128, K=33)},
+}
 WINDOWS = {
     f'K {K}, width {D}': dict(grid=(28, 28), K=K, B=1, M=4, D=D)
     for K, D in product((3, 7, 13), (16, 32, 64))
 }
+
+
+def rows(operator, form, shapes, dtypes=ALL):
+    return [
+        (operator, form, name, shape, dtype)
+        for (name, shape), dtype in product(shapes.items(), dtypes)
+    ]
+
+
+SPECTRAL = 'structure_aware_attention'
 ROWS = [
-    *(
-        ('landmark_attention', 'landmark', name, shape, dtype)
-        for name, (shape, dtypes) in LANDMARK.items()
-        for dtype in dtypes
-    ),
-    *(
-        ('masked_attention', 'hard', name, shape, dtype)
-        for (name, shape), dtype in product(HARD.items(), ALL)
-    ),
-    *(
-        ('masked_attention', 'soft', name, dict(shape, alpha=True), dtype)
-        for (name, shape), dtype in product(SOFT.items(), ALL)
-    ),
-    *(
-        (
-            'structure_aware_attention',
-            form_of(grid, K, dtype),
-            f'{grid}, K {K}',
-            dict(grid=grid, B=B, M=M, D=16, K=K),
-            dtype,
-        )
-        for (grid, (B, M)), K, dtype in product(GRIDS.items(), (8, 16), (FULL, HALF))
-    ),
-    *(
-        ('structure_aware_attention', form, name, shape, FULL)
-        for form, name, shape in (
-            ('short', 'one token', dict(grid=(1, 1), B=1, M=1, D=1, K=1)),
-            ('small', 'one pattern', dict(grid=(14, 14), B=1, M=1, D=5, K=1)),
-            ('small', 'patterns 33', dict(grid=(28, 28), D=128, K=33)),
-            ('large', 'width 128', dict(grid=(66, 66), D=128, K=33)),
-        )
-    ),
-    *(
-        ('deformable_attention', 'deformable', name, shape, dtype)
-        for (name, shape), dtype in product(DEFORMABLE.items(), ALL)
-    ),
-    *(
-        ('ms_deform_attn', order, name, shape, dtype)
-        for (name, shape), order, dtype in product(
-            SAMPLED.items(), ('atomics', 'in order'), ALL
-        )
-        if name in ('Deformable DETR', 'locations')
-        or (order, dtype) in (('atomics', FULL), ('in order', HALF))
-    ),
-    *(
-        ('neighborhood_attention', 'windows', name, shape, dtype)
-        for (name, shape), dtype in product(WINDOWS.items(), ALL)
-        if (shape['D'], dtype) != (64, FULL)
-    ),
+    ('landmark_attention', 'landmark', name, shape, dtype)
+    for name, (shape, dtypes) in LANDMARK.items()
+    for dtype in dtypes
+]
+ROWS += rows('masked_attention', 'hard', HARD)
+ROWS += rows('masked_attention', 'soft', SOFT)
+for (grid, (B, M)), K, dtype in product(GRIDS.items(), (8, 16), (FULL, HALF)):
+    shape = dict(grid=grid, B=B, M=M, D=16, K=K)
+    ROWS += rows(SPECTRAL, form_of(grid, K, dtype), {f'{grid}, K {K}': shape}, [dtype])
+for form, shapes in EDGES.items():
+    ROWS += rows(SPECTRAL, form, shapes, [FULL])
+ROWS += rows('deformable_attention', 'deformable', DEFORMABLE)
+ROWS += [
+    ('ms_deform_attn', order, name, shape, dtype)
+    for (name, shape), order, dtype in product(
+        SAMPLED.items(), ('atomics', 'in order'), ALL
+    )
+    if name in ('Deformable DETR', 'locations')
+    or (order, dtype) in (('atomics', FULL), ('in order', HALF))
+]
+ROWS += [
+    row
+    for row in rows('neighborhood_attention', 'windows', WINDOWS)
+    if (row[3]['D'], row[4]) != (64, FULL)
 ]
 CELLS = {
     f'{form}, {name}, {str(dtype)[6:]}, sm_{capability}': (
@@ -201,17 +195,8 @@ def launches_of(
     """List the launches of forward and backward, once each."""
     inputs, settings = setup_registered(operator, **shape)
     inputs = [None if x is None else x.to('meta') for x in inputs]
-    kernels = backends_of(operator)['triton']
     with deterministic(in_order), record_launches(capability) as launches:
-        result = kernels.forward(*inputs, **settings)
-        out, *saved = (result,) if isinstance(result, torch.Tensor) else result
-        if operator in (
-            'masked_attention',
-            'deformable_attention',
-            'neighborhood_attention',
-        ):
-            saved = [out, *saved]
-        kernels.backward(out, *saved, *inputs, **settings)
+        run_kernels(operator, 'triton', inputs, settings)
     return [*{repr(launch): launch for launch in launches}.values()]
 
 

@@ -54,65 +54,53 @@ def positional(stride=1, padding=0, dilation=1, groups=1, deform_groups=1):
     return stride, padding, dilation, groups, deform_groups
 
 
-@pytest.mark.parametrize('geometry', GEOMETRIES.values(), ids=GEOMETRIES)
-def test_deform_conv2d(geometry):
-    t = conv_inputs(**geometry)
-    tensors = t['x'], t['offset'], t['weight']
-    output = mmcv_ops.deform_conv2d(*tensors, *positional(**geometry))
-    expected = loop_deform_conv(*tensors, None, None, **geometry)
-    assert_same(output, expected, tensors)
+def tensors_of(t, version):
+    """Return the tensors that a version takes, without a bias where there is none."""
+    names = {1: ('x', 'offset', 'weight'), 2: ('x', 'offset', 'mask', 'weight', 'bias')}
+    return [t[name] for name in names[version] if name in t]
 
 
+def convolve(version, tensors, geometry):
+    """Call mmcv's function of a version with the tensors that it takes."""
+    if version == 1:
+        return mmcv_ops.deform_conv2d(*tensors, *positional(**geometry))
+    tensors = [*tensors, None][:5]
+    return mmcv_ops.modulated_deform_conv2d(*tensors, *positional(**geometry))
+
+
+def in_loops(version, tensors, geometry):
+    x, offset, *masks, weight = tensors[: 2 + version]
+    mask, bias = [*masks, None][0], [*tensors[4:], None][0]
+    return loop_deform_conv(x, offset, weight, mask, bias, **geometry)
+
+
+def check_against_loops(version, t, geometry):
+    tensors = tensors_of(t, version)
+    output = convolve(version, tensors, geometry)
+    assert_same(output, in_loops(version, tensors, geometry), tensors)
+
+
+every_version = pytest.mark.parametrize('version', [1, 2], ids=['v1', 'v2'])
+
+
+@every_version
 @pytest.mark.parametrize('geometry', GEOMETRIES.values(), ids=GEOMETRIES)
-def test_modulated_deform_conv2d(geometry):
+def test_deform_conv2d(geometry, version):
     t = conv_inputs(**geometry)
-    with_bias = 'stride' not in geometry
-    bias = t['bias'] if with_bias else None
-    output = mmcv_ops.modulated_deform_conv2d(
-        t['x'], t['offset'], t['mask'], t['weight'], bias, *positional(**geometry)
-    )
-    expected = loop_deform_conv(
-        t['x'], t['offset'], t['weight'], t['mask'], bias, **geometry
-    )
-    used = [tensor for name, tensor in t.items() if with_bias or name != 'bias']
-    assert_same(output, expected, used)
+    if 'stride' in geometry:
+        del t['bias']
+    check_against_loops(version, t, geometry)
 
 
 @pytest.mark.parametrize(
-    ('geometry', 'version', 'offsets'),
-    [(PADDED[0], 1, 'integer'), (PADDED[1], 2, 'zero'), (PADDED[1], 2, 'integer')],
+    ('geometry', 'version', 'scale'),
+    [(PADDED[0], 1, 2), (PADDED[1], 2, 0), (PADDED[1], 2, 2)],
 )
-def test_gradients_at_integer_points(geometry, version, offsets):
+def test_gradients_at_integer_points(geometry, version, scale):
     """Points lie on pixels, also at -1, H and W, where slopes depend on the side."""
     t = conv_inputs(**geometry)
-    if offsets == 'zero':
-        t['offset'].data.zero_()
-    else:
-        t['offset'].data.mul_(2).round_()
-    tensors = t['x'], t['offset'], t['weight']
-    if version == 1:
-        output = mmcv_ops.deform_conv2d(*tensors, *positional(**geometry))
-        expected = loop_deform_conv(*tensors, None, None, **geometry)
-    else:
-        order = 'x', 'offset', 'mask', 'weight', 'bias'
-        tensors = [t[name] for name in order]
-        output = mmcv_ops.modulated_deform_conv2d(*tensors, *positional(**geometry))
-        x, offset, mask, weight, bias = tensors
-        expected = loop_deform_conv(x, offset, weight, mask, bias, **geometry)
-    assert_same(output, expected, tensors)
-
-
-def larger_maps(t, size, strided=False):
-    """Replaces the offsets and masks, of which the image may be a part in memory."""
-    generator = torch.Generator().manual_seed(2)
-    channels = t['offset'].size(1), t['mask'].size(1)
-    maps = torch.randn(
-        B, sum(channels), *size, generator=generator, dtype=torch.float64
-    )
-    offset, mask = (maps * 1.5).split(channels, 1)
-    if not strided:
-        offset, mask = offset.contiguous(), mask.contiguous()
-    t.update(offset=offset.detach().requires_grad_(), mask=mask.requires_grad_())
+    t['offset'].data.mul_(scale).round_()
+    check_against_loops(version, t, geometry)
 
 
 @pytest.mark.parametrize(
@@ -121,58 +109,50 @@ def larger_maps(t, size, strided=False):
     ids=['groups', 'everything'],
 )
 def test_maps_larger_than_the_output(geometry, size, strided):
-    """mmcv reads their first elements, as DyHead and GLIP were trained with."""
+    """mmcv reads their first elements, as DyHead and GLIP were trained with.
+
+    The image of a map may be a part of another in memory.
+    """
     t = conv_inputs(**geometry)
-    larger_maps(t, size, strided)
-    tensors = [t[name] for name in ('x', 'offset', 'mask', 'weight', 'bias')]
-    output = mmcv_ops.modulated_deform_conv2d(*tensors, *positional(**geometry))
-    x, offset, mask, weight, bias = tensors
-    expected = loop_deform_conv(x, offset, weight, mask, bias, **geometry)
-    assert_same(output, expected, tensors)
+    generator = torch.Generator().manual_seed(2)
+    channels = t['offset'].size(1), t['mask'].size(1)
+    shape = B, sum(channels), *size
+    maps = torch.randn(shape, generator=generator, dtype=torch.float64) * 1.5
+    for name, part in zip(('offset', 'mask'), maps.split(channels, 1), strict=True):
+        t[name] = (part if strided else part.contiguous()).requires_grad_()
+    check_against_loops(2, t, geometry)
 
 
 @pytest.mark.parametrize('name', ['offset', 'mask'])
 def test_maps_smaller_than_the_output(name):
     t = {name: tensor.detach() for name, tensor in conv_inputs().items()}
     t[name] = t[name][:, :, :-1]
-    order = 'x', 'offset', 'mask', 'weight', 'bias'
     with pytest.raises(ValueError, match=rf'{name} .* at least the 15 .*\(3, 5\), got'):
-        mmcv_ops.modulated_deform_conv2d(*[t[name] for name in order])
+        convolve(2, tensors_of(t, 2), {})
 
 
-@pytest.mark.parametrize('version', [1, 2], ids=['v1', 'v2'])
+@every_version
 def test_gradient_of_the_weight_alone(version):
     """mmcv then asks for no other gradient."""
     t = {name: tensor.detach() for name, tensor in conv_inputs().items()}
     weight = t['weight'].requires_grad_()
-    if version == 1:
-        output = mmcv_ops.deform_conv2d(t['x'], t['offset'], weight)
-        mask = None
-    else:
-        mask = t['mask']
-        output = mmcv_ops.modulated_deform_conv2d(t['x'], t['offset'], mask, weight)
-    expected = loop_deform_conv(t['x'], t['offset'], weight, mask, None)
+    tensors = tensors_of(t, version)
+    output, expected = convolve(version, tensors, {}), in_loops(version, tensors, {})
     assert_same(output, expected, [weight])
 
 
-@pytest.mark.parametrize('version', [1, 2], ids=['v1', 'v2'])
+@every_version
 def test_points_that_are_not_finite_are_outside(version):
     """torchvision alone would read outside the map and may crash."""
     t = conv_inputs(**PADDED[0])
-    tensors = t['x'], t['offset'], t['weight']
     lost = (
         torch.rand(t['offset'].shape, generator=torch.Generator().manual_seed(7)) < 0.2
     )
     results = []
     for value in (math.nan, -math.inf, 1e6):
         offset = t['offset'].detach().masked_fill(lost, value).requires_grad_()
-        tensors = [t['x'], offset, t['weight']]
-        arguments = positional(**PADDED[0])
-        if version == 1:
-            output = mmcv_ops.deform_conv2d(*tensors, *arguments)
-        else:
-            tensors.insert(2, t['mask'])
-            output = mmcv_ops.modulated_deform_conv2d(*tensors, None, *arguments)
+        tensors = tensors_of(t | dict(offset=offset), version)
+        output = convolve(version, tensors, PADDED[0])
         results.append([output, *torch.autograd.grad(output.sum(), tensors)])
     torch.testing.assert_close(results[0], results[2])
     torch.testing.assert_close(results[1], results[2])

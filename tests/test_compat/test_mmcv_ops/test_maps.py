@@ -1,5 +1,7 @@
 """Operators on maps through mmcv's functions, against loops over pixels."""
 
+from itertools import product
+
 import pytest
 import torch
 from mmcv import ops as mmcv_ops
@@ -20,34 +22,28 @@ CASES = {
 }
 
 
-def carafe_inputs(kernel, groups, scale, shape, dtype=torch.float64):
+def carafe_inputs(kernel, groups, scale, shape):
     generator = torch.Generator().manual_seed(0)
     B, _, H, W = shape
     mask_shape = B, groups * kernel**2, scale * H, scale * W
-    draw = [
-        torch.randn(s, generator=generator, dtype=torch.float64)
+    return [
+        torch.randn(s, generator=generator, dtype=torch.float64).requires_grad_()
         for s in (shape, mask_shape)
     ]
-    return [tensor.to(dtype).requires_grad_() for tensor in draw]
 
 
 def loop_carafe(features, masks, kernel, groups, scale):
     B, C, H, W = features.shape
     rows = []
-    for b in range(B):
-        for c in range(C):
-            group = c // (C // groups)
-            for y in range(scale * H):
-                for x in range(scale * W):
-                    total = features.new_zeros(())
-                    for i in range(kernel):
-                        for j in range(kernel):
-                            v = y // scale + i - kernel // 2
-                            u = x // scale + j - kernel // 2
-                            if 0 <= v < H and 0 <= u < W:
-                                k = (group * kernel + i) * kernel + j
-                                total = total + masks[b, k, y, x] * features[b, c, v, u]
-                    rows.append(total)
+    for b, c, y, x in product(*map(range, (B, C, scale * H, scale * W))):
+        group, total = c // (C // groups), features.new_zeros(())
+        for i, j in product(range(kernel), repeat=2):
+            v = y // scale + i - kernel // 2
+            u = x // scale + j - kernel // 2
+            if 0 <= v < H and 0 <= u < W:
+                k = (group * kernel + i) * kernel + j
+                total = total + masks[b, k, y, x] * features[b, c, v, u]
+        rows.append(total)
     return torch.stack(rows).view(B, C, scale * H, scale * W)
 
 
@@ -58,14 +54,6 @@ def test_carafe(kernel, groups, scale, shape):
     x = carafe_inputs(kernel, groups, scale, shape)
     output = mmcv_ops.carafe(*x, kernel, groups, scale)
     expected = loop_carafe(*x, kernel, groups, scale)
-    assert_same(output, expected, x)
-
-
-def test_carafe_of_views():
-    x = carafe_inputs(3, 2, 2, (2, 4, 3, 5))
-    expected = mmcv_ops.carafe(*x, 3, 2, 2)
-    views = [tensor.to(memory_format=torch.channels_last) for tensor in x]
-    output = mmcv_ops.carafe(*views, 3, 2, 2)
     assert_same(output, expected, x)
 
 
@@ -84,18 +72,14 @@ def loop_psa_mask(masks, kind, size):
     B, _, H, W = masks.shape
     half_h, half_w = (size[0] - 1) // 2, (size[1] - 1) // 2
     output = torch.zeros(B, H * W, H, W, dtype=masks.dtype)
-    for h in range(H):
-        for w in range(W):
-            for i in range(size[0]):
-                for j in range(size[1]):
-                    y, x = h + i - half_h, w + j - half_w
-                    if not (0 <= y < H and 0 <= x < W):
-                        continue
-                    element = masks[:, i * size[1] + j, h, w]
-                    if kind == 'collect':
-                        output[:, y * W + x, h, w] = element
-                    else:
-                        output[:, h * W + w, y, x] = element
+    for h, w, i, j in product(*map(range, (H, W, *size))):
+        y, x = h + i - half_h, w + j - half_w
+        if 0 <= y < H and 0 <= x < W:
+            element = masks[:, i * size[1] + j, h, w]
+            if kind == 'collect':
+                output[:, y * W + x, h, w] = element
+            else:
+                output[:, h * W + w, y, x] = element
     return output
 
 
@@ -145,10 +129,8 @@ def test_sync_bn(process_group, shape, mode):
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter)
     x = (torch.randn(shape) * 2 + 1).requires_grad_()
-    mean, variance = (
-        f(x.transpose(0, 1).flatten(1))
-        for f in (lambda x: x.mean(1), lambda x: x.var(1, unbiased=False))
-    )
+    channels = x.transpose(0, 1).flatten(1)
+    mean, variance = channels.mean(1), channels.var(1, unbiased=False)
     by_channel = 1, 4, *[1] * (len(shape) - 2)
     normal = (x - mean.view(by_channel)) / (variance + 0.1).sqrt().view(by_channel)
     expected = normal * layer.weight.view(by_channel) + layer.bias.view(by_channel)

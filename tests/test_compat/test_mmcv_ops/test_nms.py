@@ -62,14 +62,6 @@ def test_nms(number, offset, threshold):
     torch.testing.assert_close(dets, torch.cat([boxes, scores[:, None]], 1)[kept])
 
 
-def test_nms_offset_changes_the_result():
-    boxes = torch.tensor([[0.0, 0, 1, 1], [0, 0, 1, 2], [0, 0, 9, 9]])
-    scores = torch.tensor([0.9, 0.8, 0.7])
-    # The first two overlap by 1/2 as points and by 2/3 as pixels.
-    assert mmcv_ops.nms(boxes, scores, 0.6, offset=0)[1].tolist() == [0, 1, 2]
-    assert mmcv_ops.nms(boxes, scores, 0.6, offset=1)[1].tolist() == [0, 2]
-
-
 @pytest.mark.parametrize(('width', 'threshold'), [(2, 1 / 3), (6, 5 / 7)])
 def test_nms_keeps_an_overlap_of_exactly_the_threshold(width, threshold):
     boxes = torch.tensor([[0.0, 0, width, 2], [1, 0, width + 1, 2]])
