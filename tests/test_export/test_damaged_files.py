@@ -185,12 +185,14 @@ def test_metadata_that_do_not_fit_the_graph(tmp_path, changes, message):
 
 
 @pytest.mark.parametrize(
-    'given, rank', [('[B, 3, 64, 96] picture', 'N, M'), ('[3, 64, 96] image', 'N')]
+    'given, shape',
+    [('[B, 3, 64, 96] picture', 'N, M'), ('[B, 3, 64, 96, 2] image', 'N, M, K')],
+    ids=['name', 'rank'],
 )
-def test_graphs_of_another_input(tmp_path, given, rank):
+def test_graphs_of_another_input(tmp_path, given, shape):
     text = SCORES.replace('[B, 3, 64, 96] image', given).replace('[2, 3]', '[-2, -1]')
     text = text.replace('(image, axes)', f'({given.split()[-1]}, axes)')
-    text = text.replace('[B, 3] scores', f'[{rank}] scores')
+    text = text.replace('[B, 3] scores', f'[{shape}] scores')
     with pytest.raises(ValueError, match=r'm\.onnx: it has the inputs '):
         load(write(tmp_path / 'm.onnx', text, 'classification'))
 
