@@ -58,13 +58,9 @@ def test_sdist_carries_what_a_wheel_is_built_from(tmp_path):
 
 def compiled_operators(wanted: str, fails: bool = True, **environment: str) -> str:
     """Return what setup.py says of a value of MMATTN_BUILD_OPS."""
-    done = subprocess.run(
-        [sys.executable, 'setup.py', '--version'],
-        cwd=ROOT,
-        env=os.environ | {'MMATTN_BUILD_OPS': wanted} | environment,
-        capture_output=True,
-        text=True,
-    )
+    environment = os.environ | {'MMATTN_BUILD_OPS': wanted} | environment
+    options = dict(cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, 'setup.py', '--version'], **options)
     assert bool(done.returncode) is fails
     return done.stderr
 
@@ -120,13 +116,8 @@ def test_wheel_works_in_a_clean_environment(wheel, tmp_path):
     (tmp_path / 'user.py').write_text(
         "_base_ = 'mmattn::mask_rcnn/ivit_t_3x_coco.py'\n"
     )
-    done = subprocess.run(
-        [python, '-c', program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    options = dict(cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run([python, '-c', program], **options)
     assert 'mmattn.models.backbones.ivit' in done.stdout
     assert str(tmp_path) in done.stdout
 

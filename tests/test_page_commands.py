@@ -100,14 +100,9 @@ def folder(clean_folder, tmp_path):
 
 def run(folder, command):
     env = dict(os.environ, PYTHON=sys.executable, PYTHONPATH=str(ROOT))
-    done = subprocess.run(
-        ['bash', '-ec', SHELL + command],
-        cwd=folder,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    options = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    script = ['bash', '-ec', SHELL + command]
+    done = subprocess.run(script, cwd=folder, env=env, **options)
     assert done.returncode == 0, f'{command}\n{done.stdout[-3000:]}'
 
 

@@ -25,21 +25,6 @@ SEG_HEADS = (
     f'{IVIT}, pretrained=None, decode_head=dict(in_channels={CHANNELS}), '
     'auxiliary_head=dict(in_channels=320)'
 )
-STOCK = {
-    'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py': FPN,
-    'mmdet::cascade_rcnn/cascade-mask-rcnn_r50_fpn_1x_coco.py': FPN,
-    'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py': FPN,
-    'mmdet::swin/mask-rcnn_swin-t-p4-w7_fpn_ms-crop-3x_coco.py': FPN,
-    'mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512.py': SEG_HEADS,
-    'mmseg::swin/'
-    'swin-tiny-patch4-window7-in1k-pre_upernet_8xb2-160k_ade20k-512x512.py': SEG_HEADS,
-    'mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py': f'{FPN}, pretrained=None',
-    'mmpretrain::resnet/resnet50_8xb32_in1k.py': IVIT_LAST,
-    'mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py': IVIT_LAST,
-    'mmpretrain::resnet/resnet18_8xb32_in1k.py': VIT_LAST,
-}
-
-
 MASK2FORMER = 'mmdet::mask2former/mask2former_r50_8xb2-lsj-50e_coco-panoptic.py'
 SEG_MASK2FORMER = 'mmseg::mask2former/mask2former_r50_8xb2-160k_ade20k-512x512.py'
 SEGFORMER = 'mmseg::segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py'
@@ -53,11 +38,25 @@ TIMM = (
     "model_name='resnet18', features_only=True, out_indices=(1, 2, 3, 4))"
 )
 RESNET = 'mmpretrain::resnet/resnet50_8xb32_in1k.py'
+SWIN = 'mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py'
 THREE_MAPS = (
     "backbone=dict(_delete_=True, type='mmattn.IViT', arch='tiny', "
     'out_indices=(1, 2, 3)), neck=dict(in_channels=[128, 320, 512])'
 )
-FITTING = STOCK | {
+OTHER_HEADS = SEG_HEADS.replace('320)', '512)')
+WIDE = 'bbox_head=dict(in_channels=256)'
+FITTING = {
+    MASK_RCNN: FPN,
+    'mmdet::cascade_rcnn/cascade-mask-rcnn_r50_fpn_1x_coco.py': FPN,
+    RETINANET: FPN,
+    'mmdet::swin/mask-rcnn_swin-t-p4-w7_fpn_ms-crop-3x_coco.py': FPN,
+    UPERNET: SEG_HEADS,
+    'mmseg::swin/'
+    'swin-tiny-patch4-window7-in1k-pre_upernet_8xb2-160k_ade20k-512x512.py': SEG_HEADS,
+    'mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py': f'{FPN}, pretrained=None',
+    RESNET: IVIT_LAST,
+    SWIN: IVIT_LAST,
+    'mmpretrain::resnet/resnet18_8xb32_in1k.py': VIT_LAST,
     MASK2FORMER: f'{IVIT}, panoptic_head=dict(in_channels={CHANNELS})',
     SEG_MASK2FORMER: f'{IVIT}, decode_head=dict(in_channels={CHANNELS})',
     SEGFORMER: f'{IVIT}, decode_head=dict(in_channels={CHANNELS})',
@@ -73,16 +72,8 @@ MISFITS = [
         FITTING[SEGFORMER].replace("'tiny'", "'tiny', out_indices=(1, 2, 3)"),
         r'decode_head.in_index is \[0, 1, 2, 3\], but .* returns 3 maps',
     ),
-    (
-        UPERNET,
-        SEG_HEADS.replace('320)', '512)'),
-        r'auxiliary_head.in_channels is 512, .* to 320',
-    ),
-    (
-        RESNET,
-        IVIT_LAST.replace('=512', '=2048'),
-        r'head.in_channels is 2048, .* to 512',
-    ),
+    (UPERNET, OTHER_HEADS, 'auxiliary_head.in_channels is 512, .* to 320'),
+    (RESNET, IVIT_LAST.replace('=512', '=2048'), 'head.in_channels is 2048.* to 512'),
     (RTMDET, IVIT, r'neck.in_channels is \[128, 256, 512\], .* returns 4 maps'),
     (
         RTMDET,
@@ -90,11 +81,7 @@ MISFITS = [
         r'bbox_head.prior_generator is for 3 maps of strides \[8, 16, 32\], but '
         r'model.neck \(CSPNeXtPAFPN\) returns 4',
     ),
-    (
-        RTMDET,
-        f'{THREE_MAPS}, bbox_head=dict(in_channels=256)',
-        r'bbox_head.in_channels is 256, but model.neck .* to 128',
-    ),
+    (RTMDET, f'{THREE_MAPS}, {WIDE}', 'bbox_head.in_channels is 256, .*neck .* to 128'),
     # Backbones of others, the shape of maps, and strides are seen in a forward.
     (
         MASK_RCNN,
@@ -122,7 +109,7 @@ MISFITS = [
     # Keys of the replaced backbone
     (MASK_RCNN, IVIT.replace('_delete_=True, ', ''), r'backbone .*depth, .*_delete_'),
     (
-        'mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py',
+        SWIN,
         IVIT_LAST.replace('_delete_=True, ', ''),
         r'backbone \(mmattn.IViT\) does not accept img_size: .*_delete_=True',
     ),

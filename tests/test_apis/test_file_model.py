@@ -23,15 +23,9 @@ RESIZE = RESIZE | dict(scale=[32, 32])
 @pytest.fixture
 def segmentor(tmp_path):
     """A file whose label is the brightest channel of a pixel."""
-    return write(
-        tmp_path / 'model.onnx',
-        SEGMENTOR,
-        'segmentation',
-        shape=SHAPE,
-        dynamic='size',
-        resize=RESIZE,
-        classes=['red', 'green', 'blue'],
-    )
+    settings = dict(dynamic='size', resize=RESIZE, classes=['red', 'green', 'blue'])
+    file = tmp_path / 'model.onnx'
+    return write(file, SEGMENTOR, 'segmentation', shape=SHAPE, **settings)
 
 
 def color_blocks():

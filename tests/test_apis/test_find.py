@@ -37,10 +37,7 @@ def test_configs_of_other_packages_are_found_by_prefix():
         ('ivit_t_3x_cocoo', 'closest are mask_rcnn/ivit_t_3x_coco.py'),
         ('mmattn::mask_rcn/ivit_t_3x_coco.py', 'mask_rcnn/ivit_t_3x_coco.py'),
         ('pvt_t_1x_coco', 'mmattn::mask_rcnn/pvt_t_1x_coco.py, mmattn::retinanet/pvt'),
-        (
-            'work_dirs/x',
-            'no file or work dir work_dirs/x, and mmattn::.*does not exist',
-        ),
+        ('work_dirs/x', 'no file or work dir work_dirs/x, and .*does not exist'),
     ],
 )
 def test_misspelled_names(name, message):
@@ -107,11 +104,19 @@ def test_work_dirs_without_a_run(tmp_path):
         run_config(tmp_path)
 
 
-def test_the_best_checkpoint_is_taken_unless_the_last_is_asked_for(tmp_path):
-    for name in ('best_coco_bbox_mAP_epoch_3.pth', 'epoch_9.pth', 'epoch_10.pth'):
-        (tmp_path / name).touch()
-    names = [run_checkpoint(tmp_path, which).name for which in (None, 'best', 'last')]
-    assert names == ['best_coco_bbox_mAP_epoch_3.pth'] * 2 + ['epoch_10.pth']
+def test_the_best_checkpoint_is_taken_unless_another_is_asked_for(tmp_path):
+    (tmp_path / 'run.py').write_text("default_scope = 'mmdet'")
+    best, ninth, last = (
+        tmp_path / name
+        for name in ('best_coco_bbox_mAP_epoch_3.pth', 'epoch_9.pth', 'epoch_10.pth')
+    )
+    for path in (best, ninth, last):
+        path.touch()
+    for asked in (best, ninth, last):
+        assert find_model(tmp_path, asked).weights == str(asked)
+        assert find_model(asked).weights == str(asked)
+    found = [find_model(tmp_path, which).weights for which in (None, 'best', 'last')]
+    assert found == [str(best), str(best), str(last)]
 
 
 TRAP = "raise SystemExit('the config ran')"

@@ -65,12 +65,6 @@ def check(run, result, kind, metric: str):
     assert dumped.train_cfg.max_iters == 4 and dumped.scale_schedule
 
 
-def check_files(run, result, kind):
-    assert run.report().read_text().count('|') > 10
-    out = run.export('disks.onnx')
-    assert isinstance(Predictor(out)(result.source), kind)
-
-
 def test_a_classifier(here, monkeypatch, forget_instances):
     """Steps are timed by a command in its own process, as all is in the slow tests."""
 
@@ -90,23 +84,21 @@ def test_a_classifier(here, monkeypatch, forget_instances):
 
 
 @pytest.mark.slow
-def test_a_detector(here):
-    write('masks')
-    run = mmattn.finetune('disks', 'ivit_nano', 0.01, classes=['disk'])
-    assert str(run.work_dir) == 'work_dirs/mask_rcnn_ivit_n_disks_mmattn'
+@pytest.mark.parametrize(
+    ('written', 'method', 'classes', 'kind', 'metric'),
+    [
+        ('masks', 'mask_rcnn', ['disk'], Detections, 'coco/segm_mAP'),
+        ('labels', 'upernet', ['ground', 'disk'], Segmentation, 'mIoU'),
+    ],
+)
+def test_detectors_and_segmentors(here, written, method, classes, kind, metric):
+    write(written)
+    run = mmattn.finetune('disks', 'ivit_nano', 0.01, classes=classes)
+    assert str(run.work_dir) == f'work_dirs/{method}_ivit_n_disks_mmattn'
     result = run.predictor('disks/images/red0.png')
-    check(run, result, Detections, 'coco/segm_mAP')
-    check_files(run, result, Detections)
-
-
-@pytest.mark.slow
-def test_a_segmentor(here):
-    write('labels')
-    run = mmattn.finetune('disks', 'ivit_nano', 0.01, classes=['ground', 'disk'])
-    assert str(run.work_dir) == 'work_dirs/upernet_ivit_n_disks_mmattn'
-    result = run.predictor('disks/images/red0.png')
-    check(run, result, Segmentation, 'mIoU')
-    check_files(run, result, Segmentation)
+    check(run, result, kind, metric)
+    assert run.report().read_text().count('|') > 10
+    assert isinstance(Predictor(run.export('disks.onnx'))(result.source), kind)
 
 
 def test_a_slow_training_is_stopped_when_the_minutes_are_over(here, monkeypatch):

@@ -132,21 +132,6 @@ def test_shrinking_is_told_once(predictor, caplog):
     assert '200 x 150' in record.getMessage() and 'scale=1' in record.getMessage()
 
 
-def test_weights_of_a_run(runs, tmp_path):
-    folder = write_run(tmp_path / 'run', 'classification', 'epoch_1.pth')
-    (folder / 'epoch_1.pth').rename(folder / 'best_accuracy_epoch_1.pth')
-    write_run(folder, 'classification', 'epoch_10.pth')
-    (folder / 'epoch_9.pth').write_bytes((folder / 'epoch_10.pth').read_bytes())
-    assert Predictor(folder).weights == str(folder / 'best_accuracy_epoch_1.pth')
-    assert Predictor(folder, 'last').weights == str(folder / 'epoch_10.pth')
-    (folder / 'last_checkpoint').unlink()
-    assert Predictor(folder, 'last').weights == str(folder / 'epoch_10.pth')
-    chosen = Predictor(folder, folder / 'epoch_9.pth')
-    assert chosen.weights == str(folder / 'epoch_9.pth')
-    chosen = Predictor(folder / 'epoch_9.pth')
-    assert chosen.weights == str(folder / 'epoch_9.pth')
-
-
 def test_random_weights_are_asked_for():
     cfg = CONFIGS['classification']()
     with pytest.raises(ValueError, match='pass `weights`'):
@@ -176,15 +161,16 @@ def test_checkpoints_run_no_code(runs, tmp_path):
     assert not (tmp_path / 'sprung').exists()
 
 
-@pytest.mark.parametrize('predictor', ['classification'], indirect=True)
 @pytest.mark.parametrize(
-    'options, message',
+    'predictor, options, message',
     [
-        (dict(batch_size=0), '`batch_size` must be a positive integer, got 0'),
-        (dict(batch_size=1.5), '`batch_size` must be a positive integer, got 1.5'),
-        (dict(scale=1), '`scale` is for detection and segmentation'),
-        (dict(tile=64), '`tile` is for detection and segmentation'),
+        ('classification', dict(batch_size=0), '`batch_size` must be a positive .* 0'),
+        ('classification', dict(scale=1), '`scale` is for detection and segmentation'),
+        ('classification', dict(tile=64), '`tile` is for detection and segmentation'),
+        ('detection', dict(nms_iou=1.5), '`nms_iou` must be from 0 to 1, got 1.5'),
+        ('segmentation', dict(nms_iou=0.5), '`nms_iou` is for .* does segmentation'),
     ],
+    indirect=['predictor'],
     ids=str,
 )
 def test_options_that_make_no_sense_are_refused(predictor, options, message):
@@ -222,16 +208,3 @@ def test_objects_that_overlap_better_ones_are_left_out(predictor, tile):
     assert 0 < len(fewer) < len(every) and len(fewer.masks) == len(fewer)
     assert fewer.scores[0] == every.scores[0]
     assert (np.diff(fewer.scores) <= 0).all()
-
-
-@pytest.mark.parametrize(
-    ('predictor', 'nms_iou', 'message'),
-    [
-        ('detection', 1.5, '`nms_iou` must be from 0 to 1, got 1.5'),
-        ('segmentation', 0.5, '`nms_iou` is for detection, but .* does segmentation'),
-    ],
-    indirect=['predictor'],
-)
-def test_nms_iou_is_a_share_for_detectors(predictor, nms_iou, message):
-    with pytest.raises(ValueError, match=message):
-        predictor(noise(32, 32), nms_iou=nms_iou)

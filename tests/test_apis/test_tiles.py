@@ -48,6 +48,13 @@ def test_tiles_that_make_no_sense(tile, overlap, message):
         tile_boxes((9, 9), tile, overlap)
 
 
+def objects(boxes, scores, labels=None, size=(100, 160), masks=None):
+    boxes, scores = (np.array(x, np.float32) for x in (boxes, scores))
+    labels = np.zeros(len(scores), int) if labels is None else np.array(labels)
+    names = [str(label) for label in labels]
+    return Detections(boxes.reshape(-1, 4), scores, labels, names, masks, size=size)
+
+
 def bright_squares(images, scale=None):
     """Detect white squares, as boxes and masks in each image."""
     from scipy import ndimage
@@ -55,21 +62,13 @@ def bright_squares(images, scale=None):
     results = []
     for image in images:
         components, _ = ndimage.label(image[..., 0] == 255)
-        found = ndimage.find_objects(components)
-        boxes = np.array([[x.start, y.start, x.stop, y.stop] for y, x in found])
+        found, size = ndimage.find_objects(components), image.shape[:2]
+        boxes = [[x.start, y.start, x.stop, y.stop] for y, x in found]
         masks = [components == i + 1 for i in range(len(found))]
-        area = [mask.sum() for mask in masks]
-        order = np.argsort(area)[::-1]
-        results.append(
-            Detections(
-                boxes.reshape(-1, 4).astype(np.float32)[order],
-                np.array(area, np.float32)[order] / 1000,
-                np.zeros(len(found), int),
-                ['square'] * len(found),
-                np.array(masks, bool).reshape(-1, *image.shape[:2])[order],
-                size=image.shape[:2],
-            )
-        )
+        masks = np.array(masks, bool).reshape(-1, *size)
+        area = masks.sum((1, 2))
+        squares = objects(boxes, area / 1000, size=size, masks=masks)
+        results.append(squares[np.argsort(area)[::-1]])
     return results
 
 
@@ -96,17 +95,6 @@ def test_an_object_larger_than_the_overlap_is_the_union_of_its_parts():
     found = predict_tiles(bright_squares, image, (40, 64), 0.5)
     assert found.boxes[0].tolist() == [20, 10, 80, 30]
     assert np.asarray(found.masks)[0].sum() == 20 * 60
-
-
-def objects(boxes, scores, labels=None, size=(100, 160)):
-    labels = [0] * len(boxes) if labels is None else labels
-    return Detections(
-        np.array(boxes, np.float32).reshape(-1, 4),
-        np.array(scores, np.float32),
-        np.array(labels, int),
-        [str(label) for label in labels],
-        size=size,
-    )
 
 
 TILES = [[0, 0, 100, 100], [60, 0, 160, 100]]

@@ -161,10 +161,5 @@ def test_what_is_drawn_has_the_score_that_is_written(tmp_path):
 
 def test_images_of_one_name_get_files_of_their_own():
     names = _Names()
-    sources = 'a/cell.png', 'b/Cell.jpg', 'c/cell.png', None
-    assert [names.free(source) for source in sources] == [
-        'cell',
-        'Cell_2',
-        'cell_3',
-        'image',
-    ]
+    given = 'a/cell.png', 'b/Cell.jpg', 'c/cell.png', None
+    assert [*map(names.free, given)] == ['cell', 'Cell_2', 'cell_3', 'image']

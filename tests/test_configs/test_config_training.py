@@ -47,8 +47,6 @@ DATA = {
     'ADE20KDataset': ('ade20k', 'data/ade'),
 }
 LOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
-
-
 TOY_TEACHER = dict(type='TimmClassifier', model_name='test_byobnet', num_classes=1000)
 
 
@@ -129,58 +127,42 @@ def small_config(tmp_path, monkeypatch):
 
 
 TOP1, BOXES, MASKS = 'accuracy/top1', 'coco/bbox_mAP', 'coco/segm_mAP'
+SLOW = pytest.mark.slow
+# Slow ones take 4 s or more of CPU time, or are classifiers that train as IViT's does:
+# test_timm has a step of each backbone, and the test that resumes MaiT trains it.
 METHODS = {
-    'classification/ivit_t_300e_in1k': 'accuracy/top5',
-    'classification/vit_t16_imhsa_300e_in1k': TOP1,
-    'classification/lisanet_i_150e_in1k': TOP1,
-    'classification/mait_xt_distilled_400e_in1k': TOP1,
-    'classification/masked_cait_xxs24_400e_in1k': TOP1,
-    'classification/hmait_t_300e_in1k': TOP1,
-    'classification/pvt_t_300e_in1k': TOP1,
-    'mask_rcnn/ivit_t_3x_coco': MASKS,
-    'cascade_mask_rcnn/dat_t_1x_coco': MASKS,
-    'retinanet/dat_plus_plus_t_1x_coco': BOXES,
-    'atss/pvt_v2_b2_3x_coco': BOXES,
-    'gfl/pvt_v2_b2_li_3x_coco': BOXES,
-    'sparse_rcnn/pvt_v2_b2_3x_coco': BOXES,
-    'detr/pvt_s_50e_coco': BOXES,
-    'conditional_detr/ivit_t_50e_coco': BOXES,
-    'dab_detr/pvt_v2_b2_50e_coco': BOXES,
-    'deformable_detr/pvt_v2_b2_two_stage_50e_coco': BOXES,
-    'deformable_detr/r50_single_scale_dc5_50e_coco': BOXES,
-    'dino/pvt_v2_b2_12e_coco': BOXES,
-    'ddq/pvt_v2_b2_12e_coco': BOXES,
-    'sem_fpn/lisanet_s_80k_ade20k': 'mIoU',
-    'upernet/ivit_t_160k_ade20k': 'mIoU',
-    'mask2former/pvt_v2_b2_160k_ade20k': 'mIoU',
-    'segformer/pvt_v2_mit_b0_160k_ade20k': 'mIoU',
-}
-SLOW = {
-    'classification/mait_xt_distilled_400e_in1k',  # trained by the test that resumes it
-    # These train as IViT's classifier; test_timm has a step of each backbone.
-    'classification/vit_t16_imhsa_300e_in1k',
-    'classification/lisanet_i_150e_in1k',
-    'classification/masked_cait_xxs24_400e_in1k',
-    'classification/hmait_t_300e_in1k',
-    'classification/pvt_t_300e_in1k',
-    # Each takes 4 s or more of CPU time.
-    'cascade_mask_rcnn/dat_t_1x_coco',
-    'atss/pvt_v2_b2_3x_coco',
-    'gfl/pvt_v2_b2_li_3x_coco',
-    'sparse_rcnn/pvt_v2_b2_3x_coco',
-    'detr/pvt_s_50e_coco',
-    'dab_detr/pvt_v2_b2_50e_coco',
-    'deformable_detr/r50_single_scale_dc5_50e_coco',
-    'ddq/pvt_v2_b2_12e_coco',
-    'mask2former/pvt_v2_b2_160k_ade20k',
+    'classification/ivit_t_300e_in1k': ['accuracy/top5'],
+    'classification/vit_t16_imhsa_300e_in1k': [TOP1, SLOW],
+    'classification/lisanet_i_150e_in1k': [TOP1, SLOW],
+    'classification/mait_xt_distilled_400e_in1k': [TOP1, SLOW],
+    'classification/masked_cait_xxs24_400e_in1k': [TOP1, SLOW],
+    'classification/hmait_t_300e_in1k': [TOP1, SLOW],
+    'classification/pvt_t_300e_in1k': [TOP1, SLOW],
+    'mask_rcnn/ivit_t_3x_coco': [MASKS],
+    'cascade_mask_rcnn/dat_t_1x_coco': [MASKS, SLOW],
+    'retinanet/dat_plus_plus_t_1x_coco': [BOXES],
+    'atss/pvt_v2_b2_3x_coco': [BOXES, SLOW],
+    'gfl/pvt_v2_b2_li_3x_coco': [BOXES, SLOW],
+    'sparse_rcnn/pvt_v2_b2_3x_coco': [BOXES, SLOW],
+    'detr/pvt_s_50e_coco': [BOXES, SLOW],
+    'conditional_detr/ivit_t_50e_coco': [BOXES],
+    'dab_detr/pvt_v2_b2_50e_coco': [BOXES, SLOW],
+    'deformable_detr/pvt_v2_b2_two_stage_50e_coco': [BOXES],
+    'deformable_detr/r50_single_scale_dc5_50e_coco': [BOXES, SLOW],
+    'dino/pvt_v2_b2_12e_coco': [BOXES],
+    'ddq/pvt_v2_b2_12e_coco': [BOXES, SLOW],
+    'sem_fpn/lisanet_s_80k_ade20k': ['mIoU'],
+    'upernet/ivit_t_160k_ade20k': ['mIoU'],
+    'mask2former/pvt_v2_b2_160k_ade20k': ['mIoU', SLOW],
+    'segformer/pvt_v2_mit_b0_160k_ade20k': ['mIoU'],
 }
 
 
 @pytest.mark.parametrize(
     'name, metric',
     [
-        pytest.param(*method, marks=pytest.mark.slow if method[0] in SLOW else ())
-        for method in METHODS.items()
+        pytest.param(name, metric, marks=marks)
+        for name, (metric, *marks) in METHODS.items()
     ],
 )
 def test_method_trains_and_tests(small_config, name, metric):

@@ -39,31 +39,21 @@ def case(tmp_path_factory):
         labels = rng.integers(0, 2, count)
         for box, label in zip(boxes, labels, strict=True):
             mask = rle(box)
-            annotations.append(
-                dict(
-                    id=len(annotations) + 1,
-                    image_id=image,
-                    category_id=IDS[label],
-                    bbox=[*box[:2].tolist(), *(box[2:] - box[:2]).tolist()],
-                    area=float(coco_masks.area(mask)),
-                    iscrowd=int(len(annotations) == 4),
-                    segmentation=mask | dict(counts=mask['counts'].decode()),
-                )
-            )
+            entry = dict(id=len(annotations) + 1, image_id=image)
+            entry |= dict(category_id=IDS[label], iscrowd=int(len(annotations) == 4))
+            entry |= dict(bbox=[*box[:2].tolist(), *(box[2:] - box[:2]).tolist()])
+            entry |= dict(segmentation=mask | dict(counts=mask['counts'].decode()))
+            annotations.append(entry | dict(area=float(coco_masks.area(mask))))
         found = np.repeat(boxes, 3, 0) + rng.normal(0, 2, (3 * count, 4))
         found = np.abs(found).clip(0, 79)
-        results.append(
-            (
-                {},
-                dict(
-                    img_id=image,
-                    bboxes=found.astype(np.float32),
-                    scores=rng.uniform(0, 1, 3 * count).astype(np.float32),
-                    labels=np.where(rng.random(3 * count) < 0.8, labels.repeat(3), 1),
-                    masks=[rle(box) for box in found],
-                ),
-            )
+        result = dict(
+            img_id=image,
+            bboxes=found.astype(np.float32),
+            scores=rng.uniform(0, 1, 3 * count).astype(np.float32),
+            labels=np.where(rng.random(3 * count) < 0.8, labels.repeat(3), 1),
+            masks=[rle(box) for box in found],
         )
+        results.append(({}, result))
     document = dict(
         images=[dict(id=i, width=100, height=80, file_name=f'{i}') for i in range(12)],
         annotations=annotations,
@@ -133,11 +123,12 @@ def test_figures_are_those_of_pycocotools(case, package, monkeypatch):
     theirs = build(Peer, path, **thresholds)
     seen = []
     evaluate = coco.CocoMetric._evaluate
-    monkeypatch.setattr(
-        coco.CocoMetric,
-        '_evaluate',
-        lambda *args: seen.append(evaluate(*args)) or seen[-1],
-    )
+
+    def kept(*args):
+        seen.append(evaluate(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(coco.CocoMetric, '_evaluate', kept)
     monkeypatch.setattr(coco_metric, 'COCOeval', Recorded)
     monkeypatch.setattr(Recorded, 'kept', [])
     figures = ours.compute_metrics(results)

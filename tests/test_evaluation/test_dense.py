@@ -29,17 +29,9 @@ def case(request, tmp_path, monkeypatch):
             annotations.append(entry | dict(category_id=image))
         found = np.array(boxes[: -count // 5], np.float32)
         found[:, 2:] += found[:, :2]
-        results.append(
-            (
-                {},
-                dict(
-                    img_id=image,
-                    bboxes=found,
-                    scores=np.full(len(found), 0.9, np.float32),
-                    labels=np.full(len(found), image - 1),
-                ),
-            )
-        )
+        scores = np.full(len(found), 0.9, np.float32)
+        result = dict(img_id=image, bboxes=found, scores=scores)
+        results.append(({}, result | dict(labels=np.full(len(found), image - 1))))
     document = dict(
         images=[dict(id=i, width=300, height=200, file_name=f'{i}') for i in (1, 2)],
         annotations=annotations,

@@ -80,8 +80,6 @@ def test_equals_timms_on_the_published_labels():
         ('[]', 'must hold a list of lists'),
         ('[[1], 2]', r'entry 1 must be a list of classes .* got 2'),
         ('[[1], [1000]]', r'entry 1 must be .* from 0 to 999, got \[1000\]'),
-        ('[[-1]]', r'entry 0 must be .* got \[-1\]'),
-        ('[["n01440764"]]', r"entry 0 must be .* got \['n01440764'\]"),
         ('[[true]]', r'entry 0 must be .* got \[True\]'),
     ],
 )
@@ -111,12 +109,14 @@ def test_topk_is_checked(real_json, topk):
         ReaLAccuracy(real_json, topk=topk)
 
 
-def test_topk_is_at_most_the_classes(real_json):
+@pytest.mark.parametrize(
+    'number, message',
+    [
+        (1, 'topk must be at most the 5 classes, got .*6'),
+        (2, 'none of the 1 images has a ReaL label'),
+    ],
+)
+def test_evaluations_that_have_no_result(real_json, number, message):
     metric = ReaLAccuracy(real_json, topk=(1, 6))
-    with pytest.raises(ValueError, match='at most the 5 classes, got .*6'):
-        evaluate(metric, [sample(1, [0.0, 0, 1, 0, 0])])
-
-
-def test_images_without_labels_alone_have_no_accuracy(real_json):
-    with pytest.raises(ValueError, match='none of the 1 images has a ReaL label'):
-        evaluate(ReaLAccuracy(real_json), [sample(2, [0.0, 1])])
+    with pytest.raises(ValueError, match=message):
+        evaluate(metric, [sample(number, [0.0, 0, 1, 0, 0])])

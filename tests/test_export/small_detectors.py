@@ -14,13 +14,8 @@ from torch import Tensor, nn
 ROOT = Path(__file__).parents[2]
 CLASSES = 3
 LIMIT = 20
-RESNET = dict(
-    type='mmdet.ResNet',
-    depth=18,
-    base_channels=8,
-    norm_cfg=dict(type='BN'),
-    norm_eval=True,
-)
+RESNET = dict(type='mmdet.ResNet', depth=18, base_channels=8)
+RESNET |= dict(norm_cfg=dict(type='BN'), norm_eval=True)
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = (
     torch.randn(2, 3, 64, 97, generator=GENERATOR),
@@ -93,15 +88,9 @@ class Spread:
 
 def image_samples(image: Tensor, image_size: Tensor) -> list[DetDataSample]:
     """Return mmdet's descriptions of images with padding."""
+    same = dict(scale_factor=(1.0, 1.0), batch_input_shape=tuple(image.shape[-2:]))
     return [
-        DetDataSample(
-            metainfo=dict(
-                img_shape=size,
-                ori_shape=size,
-                scale_factor=(1.0, 1.0),
-                batch_input_shape=tuple(image.shape[-2:]),
-            )
-        )
+        DetDataSample(metainfo=dict(same, img_shape=size, ori_shape=size))
         for size in map(tuple, image_size.tolist())
     ]
 

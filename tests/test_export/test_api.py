@@ -44,16 +44,8 @@ def checkpoint(cfg, tmp_path_factory):
 def onnx_file(cfg, checkpoint, tmp_path_factory):
     path = tmp_path_factory.mktemp('export') / 'model.onnx'
     images = torch.randint(0, 256, (2, 3, *SHAPE)).to(torch.uint8)
-    export_model(
-        cfg,
-        checkpoint,
-        path,
-        shape=SHAPE,
-        dynamic='batch',
-        normalize=True,
-        input_dtype='uint8',
-        verify=[images],
-    )
+    settings = dict(dynamic='batch', normalize=True, input_dtype='uint8')
+    export_model(cfg, checkpoint, path, shape=SHAPE, verify=[images], **settings)
     return path
 
 
@@ -147,7 +139,6 @@ def test_pt2_file_has_a_json_beside_it(cfg, checkpoint, tmp_path):
 
 BAD = [
     ('.onnx', dict(shape=(3, 64, 64)), 'height and a width'),
-    ('.onnx', dict(shape=64), 'got 64'),
     ('.onnx', dict(shape=(0, 64)), r'got \(0, 64\)'),
     ('.onnx', dict(format='tflite'), "got 'tflite'"),
     ('.engine', {}, "got 'engine'"),
@@ -165,13 +156,6 @@ def test_bad_arguments(cfg, checkpoint, tmp_path):
         settings = dict(shape=(32, 32)) | settings
         with pytest.raises(ValueError, match=message):
             export_model(cfg, checkpoint, tmp_path / f'model{suffix}', **settings)
-    assert not list(tmp_path.iterdir())
-
-
-def test_checkpoint_of_another_model(checkpoint, tmp_path):
-    with pytest.raises(ValueError, match=r'does not match(.|\n)*head\.fc\.weight'):
-        other = classifier_config(num_classes=6)
-        export_model(other, checkpoint, tmp_path / 'model.onnx', shape=(32, 32))
     assert not list(tmp_path.iterdir())
 
 
@@ -228,13 +212,7 @@ class Doubled(nn.Module):
 
 @pytest.mark.parametrize(
     'dynamic, wrong_at',
-    [
-        (None, None),
-        ('batch', 1),
-        ('batch', 3),
-        ('size', (97, 115)),
-        ('size', (32, 83)),
-    ],
+    [(None, None), ('batch', 1), ('batch', 3), ('size', (97, 115)), ('size', (32, 83))],
 )
 def test_other_sizes_are_tried(dynamic, wrong_at):
     """An error of 1e-4 at another batch or size than the example's is refused."""
@@ -245,14 +223,7 @@ def test_other_sizes_are_tried(dynamic, wrong_at):
         wrong = wrong_at in (len(image), tuple(image.shape[2:]))
         return [2 * image * np.float32(1 + 1e-4 * wrong)]
 
-    metadata = Metadata(
-        task='features',
-        inputs=['image'],
-        outputs=[],
-        shape=[60, 96],
-        batch=1,
-        dynamic=dynamic,
-    )
+    metadata = Metadata('features', ['image'], [], [60, 96], dynamic=dynamic)
     format = fake_format(replace(metadata, outputs=['map']), run)
     if wrong_at is None:
         export_graph(Doubled(), metadata, format)

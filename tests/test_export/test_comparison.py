@@ -185,38 +185,22 @@ def test_masks_pixels_and_scores_in_common():
 
 INSTANCES = [dict(bbox=box, bbox_label=i % 2) for i, box in enumerate(BOXES[1:])]
 MAP = np.array([[0, 1], [1, 1]])
+MAPS = Segmentation(MAP), Segmentation(1 - MAP)
+SCORES = Classification(np.array([0.1, 0.9])), Classification(np.array([0.9, 0.1]))
+SIZE, LABEL = dict(ori_shape=(40, 40)), dict(gt_label=torch.tensor([1]))
+LABELS = dict(gt_sem_seg=SimpleNamespace(data=torch.from_numpy(MAP)[None]))
+SOME, ALL = (EXPECTED[1:], EXPECTED[:0]), (EXPECTED, EXPECTED)
 
 
 @pytest.mark.parametrize(
     'task, instances, truth, results, expected',
     [
-        (
-            'detection',
-            INSTANCES,
-            dict(ori_shape=(40, 40)),
-            (EXPECTED[1:], EXPECTED[:0]),
-            dict(bbox_mAP=(1, 0)),
-        ),
-        ('detection', [], dict(ori_shape=(40, 40)), (EXPECTED, EXPECTED), {}),
-        ('detection', None, {}, (EXPECTED, EXPECTED), {}),
-        (
-            'segmentation',
-            None,
-            dict(gt_sem_seg=SimpleNamespace(data=torch.from_numpy(MAP)[None])),
-            (Segmentation(MAP), Segmentation(1 - MAP)),
-            dict(mIoU=(100, 0), aAcc=(100, 0)),
-        ),
-        ('segmentation', None, {}, (Segmentation(MAP), Segmentation(MAP)), {}),
-        (
-            'classification',
-            None,
-            dict(gt_label=torch.tensor([1])),
-            (
-                Classification(np.array([0.1, 0.9])),
-                Classification(np.array([0.9, 0.1])),
-            ),
-            dict(top1=(100, 0)),
-        ),
+        ('detection', INSTANCES, SIZE, SOME, dict(bbox_mAP=(1, 0))),
+        ('detection', [], SIZE, ALL, {}),
+        ('detection', None, {}, ALL, {}),
+        ('segmentation', None, LABELS, MAPS, dict(mIoU=(100, 0), aAcc=(100, 0))),
+        ('segmentation', None, {}, MAPS, {}),
+        ('classification', None, LABEL, SCORES, dict(top1=(100, 0))),
     ],
 )
 def test_metrics_of_both(task, instances, truth, results, expected):
@@ -225,10 +209,9 @@ def test_metrics_of_both(task, instances, truth, results, expected):
     sample = BaseDataElement()
     for name, value in truth.items():
         sample.set_field(value, name)
-    expected_result, found = results
-    metrics.add(
-        Prediction('a.png', expected_result, (8, 8), (8, 8), sample, instances), found
-    )
+    torch_result, found = results
+    given = (8, 8), (8, 8), sample, instances
+    metrics.add(Prediction('a.png', torch_result, *given), found)
     measured = metrics.measured()
     assert list(measured) == list(expected)
     for name, pair in expected.items():

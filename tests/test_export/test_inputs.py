@@ -20,7 +20,9 @@ SCALE = dict(scale=[133, 80], keep_ratio=True, interpolation='bilinear', backend
 STRETCH = SCALE | dict(keep_ratio=False)
 PAD = dict(divisor=32, value=0)  # makes 96 x 160 of 80 x 133
 FACTOR = dict(factor=0.61, interpolation='bilinear', backend='cv2')
-EDGE = dict(short_side=64, interpolation='bicubic', backend='pillow')
+BICUBIC = dict(interpolation='bicubic', backend='pillow')
+EDGE = dict(short_side=64, **BICUBIC)
+SQUARE = dict(resize=EDGE, crop=[56, 56], dynamic='size')
 
 
 def metadata(**settings):
@@ -59,12 +61,8 @@ def test_detectors_get_the_images_of_mmdet(file, step, resize):
     )
     expected = preprocessor(batch)
     meta = expected['data_samples'][0].metainfo
-    ours = metadata(
-        dynamic='size',
-        pad=dict(divisor=32, value=1),
-        channel_order=channel_order,
-        resize=resize,
-    )
+    settings = dict(channel_order=channel_order, resize=resize)
+    ours = metadata(dynamic='size', pad=dict(divisor=32, value=1), **settings)
     image = prepare(read_image(file), ours)
     assert image.size == meta['img_shape'] and image.original == meta['ori_shape']
     assert image.scale == meta['scale_factor']
@@ -77,12 +75,7 @@ def test_detectors_get_the_images_of_mmdet(file, step, resize):
 def test_classifiers_get_the_images_of_mmpretrain(file):
     steps = pipeline(
         'mmpretrain',
-        dict(
-            type='ResizeEdge',
-            **{k: v for k, v in EDGE.items() if k != 'short_side'},
-            scale=64,
-            edge='short',
-        ),
+        dict(type='ResizeEdge', scale=64, edge='short', **BICUBIC),
         dict(type='CenterCrop', crop_size=(48, 56)),
         dict(type='PackInputs'),
     )
@@ -98,8 +91,8 @@ def test_classifiers_get_the_images_of_mmpretrain(file):
     'size, settings, expected',
     [
         ((200, 300), {}, ((80, 120), None)),
-        ((300, 200), {}, ((120, 80), None)),  # shrinks to the 96 rows below
-        ((300, 200), dict(shape=[96, 160]), ((96, 64), None)),
+        ((300, 200), dict(shape=[160, 160]), ((120, 80), None)),
+        ((300, 200), {}, ((96, 64), None)),  # to its 96 rows
         ((900, 2), dict(shape=[96, 100]), ((96, 1), None)),
         ((2, 900), dict(shape=[96, 100]), ((1, 100), None)),
         ((50, 70), dict(resize=None), ((50, 70), None)),
@@ -110,17 +103,11 @@ def test_classifiers_get_the_images_of_mmpretrain(file):
         ((50, 70), dict(resize=EDGE, crop=[56, 48]), ((213, 298), (96, 160))),
         ((50, 70), dict(resize=EDGE, crop=[48, 80]), ((128, 179), (96, 160))),
         ((50, 70), dict(resize=EDGE, crop=[90, 133], pad=PAD), ((64, 89), (90, 133))),
-        (
-            (70, 50),
-            dict(resize=EDGE, crop=[56, 56], dynamic='size'),
-            ((89, 64), (56, 56)),
-        ),
+        ((70, 50), SQUARE, ((89, 64), (56, 56))),
     ],
     ids=str,
 )
 def test_images_fit_into_the_graph(size, settings, expected):
-    if size == (300, 200) and not settings:
-        settings = dict(shape=[160, 160])
     assert target_size(size, metadata(**settings)) == expected
 
 
@@ -132,10 +119,8 @@ def test_odd_margins_of_crops_are_split_as_in_mmpretrain(size, crop):
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
     step = mmpretrain.datasets.transforms.CenterCrop(crop_size=crop[::-1])
     expected = step(dict(img=image))['img']
-    ours = metadata(
-        **dict(dynamic='size', resize=None, crop=[*crop]),
-        **dict(mean=[0.0] * 3, std=[1.0] * 3),
-    )
+    levels = dict(mean=[0.0] * 3, std=[1.0] * 3)
+    ours = metadata(dynamic='size', resize=None, crop=[*crop], **levels)
     found = prepare(image, ours).pixels.transpose(1, 2, 0)
     np.testing.assert_array_equal(found, expected)
 
@@ -143,14 +128,9 @@ def test_odd_margins_of_crops_are_split_as_in_mmpretrain(size, crop):
 @pytest.mark.parametrize('dtype', ['uint8', 'float32'])
 def test_graphs_that_normalize_get_padding_of_the_same_value(dtype):
     image = np.full((4, 6, 3), 200, np.uint8)
-    plain = metadata(resize=None, shape=[8, 8], pad=dict(divisor=1, value=0.5))
-    inside = metadata(
-        resize=None,
-        shape=[8, 8],
-        pad=dict(divisor=1, value=0.5),
-        normalized=True,
-        input_dtype=dtype,
-    )
+    settings = dict(resize=None, shape=[8, 8], pad=dict(divisor=1, value=0.5))
+    plain = metadata(**settings)
+    inside = metadata(**settings, normalized=True, input_dtype=dtype)
     expected = stack([prepare(image, plain)], plain)
     found = stack([prepare(image, inside)], inside)
     assert found.dtype == dtype and found.shape == (1, 3, 8, 8)

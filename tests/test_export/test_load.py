@@ -15,16 +15,9 @@ from mmattn.export.metadata import PT2_FILE, Metadata
 
 @pytest.fixture
 def detector(tmp_path):
-    return write(
-        tmp_path / 'detector.onnx',
-        DETECTOR,
-        'detection',
-        ('image', 'image_size'),
-        batch=2,
-        resize=RESIZE,
-        classes=['a'],
-        std=[1e6] * 3,
-    )
+    file, inputs = tmp_path / 'detector.onnx', ('image', 'image_size')
+    settings = dict(batch=2, resize=RESIZE, classes=['a'], std=[1e6] * 3)
+    return write(file, DETECTOR, 'detection', inputs, **settings)
 
 
 def test_detectors_run_on_lists_of_any_length(detector, tmp_path):
@@ -40,14 +33,8 @@ def test_detectors_run_on_lists_of_any_length(detector, tmp_path):
 
 
 def test_features_of_any_size(tmp_path):
-    file = write(
-        tmp_path / 'f.onnx',
-        FEATURES,
-        'features',
-        dynamic='size',
-        pad=dict(divisor=16, value=0),
-    )
-    runner = load(file)
+    settings = dict(dynamic='size', pad=dict(divisor=16, value=0))
+    runner = load(write(tmp_path / 'f.onnx', FEATURES, 'features', **settings))
     images = [noise(40, 64), noise(16, 90)]
     (first,), (second,) = runner(images)
     assert first.shape == (3, 6, 8) and second.shape == (3, 2, 12)
@@ -61,17 +48,6 @@ def test_classifiers(tmp_path):
     found = load(file)(image)
     np.testing.assert_allclose(found.scores, image.mean((0, 1)), rtol=1e-5)
     assert load(file)([]) == []
-
-
-def test_graphs_of_a_fixed_batch(tmp_path):
-    text = SCORES.replace('B, 3, 64', '2, 3, 64').replace('[B, 3]', '[2, 3]')
-    file = write(tmp_path / 'c.onnx', text, 'classification', batch=2)
-    images = [noise(64, 96, seed=i) for i in range(3)]
-    found = load(file)(images)
-    assert [list(x.scores) for x in found] == [
-        list(load(file)(x).scores) for x in images
-    ]
-    assert found[0].scores[0] != found[2].scores[0]
 
 
 class Labels(nn.Module):

@@ -70,20 +70,14 @@ def test_program_and_onnx_file():
         assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def with_stock_pixel_decoder(cfg):
-    cfg.decode_head.pixel_decoder.update(
-        type='mmdet.MSDeformAttnPixelDecoder',
-        norm_cfg=dict(type='GN', num_groups=32),
-        act_cfg=dict(type='ReLU'),
-        positional_encoding=dict(num_feats=WIDTH // 2, normalize=True),
-    )
-    layer = cfg.decode_head.pixel_decoder.encoder.layer_cfg
-    layer.self_attn_cfg.update(embed_dims=WIDTH, batch_first=True)
-    layer.ffn_cfg.update(embed_dims=WIDTH)
-
-
 def test_another_pixel_decoder_is_refused():
     cfg = config()
-    with_stock_pixel_decoder(cfg)
+    decoder = cfg.decode_head.pixel_decoder
+    decoder.update(type='mmdet.MSDeformAttnPixelDecoder', act_cfg=dict(type='ReLU'))
+    decoder.norm_cfg = dict(type='GN', num_groups=32)
+    decoder.positional_encoding = dict(num_feats=WIDTH // 2, normalize=True)
+    layer = decoder.encoder.layer_cfg
+    layer.self_attn_cfg.update(embed_dims=WIDTH, batch_first=True)
+    layer.ffn_cfg.update(embed_dims=WIDTH)
     with pytest.raises(ExportError, match='the pixel decoder MSDeformAttnPixelDecoder'):
         graph_of(build(cfg))

@@ -54,14 +54,12 @@ INVALID = {
         {},
         [96, 64],
         RESIZE | dict(scale=[96]),
-        RESIZE | dict(scale=[96, -64]),
         RESIZE | dict(scale=[96, 2**20 + 1]),
         RESIZE | dict(keep_ratio=1),
         RESIZE | dict(interpolation=None),
         RESIZE | dict(short_side=3),
         EDGE | dict(short_side=0),
         FACTOR | dict(factor=0),
-        FACTOR | dict(factor='1'),
         EDGE | dict(backend=[]),
     ],
     'crop': [[0, 5], [5], 5, [5, '5'], [5, -5]],
@@ -131,9 +129,7 @@ def test_more_pixels_than_memory():
 
 
 @pytest.mark.parametrize(
-    'text',
-    ['', '[1]', '{"task": ', '[' * 10**5],
-    ids=lambda text: repr(text[:9]),
+    'text', ['', '[1]', '{"task": ', '[' * 10**5], ids=lambda text: repr(text[:9])
 )
 def test_what_is_no_description(text):
     with pytest.raises(ValueError, match='must be an object written by mmattn') as info:

@@ -58,9 +58,6 @@ def test_exports_equal_mmdet(name, run):
     check_exported(run, graph_of, model, settings_of(model))
 
 
-# --- one stage ----------------------------------------------------------------------
-
-
 def test_boxes_may_leave_the_image_and_small_ones_are_dropped():
     model = detector('retinanet_fpn')
     model.bbox_head.test_cfg.min_bbox_size = 24
@@ -89,9 +86,6 @@ def test_other_one_stage_heads_and_settings_are_refused():
     model.bbox_head = FCOSHead(3, 32)
     with pytest.raises(ExportError, match='FCOSHead cannot be exported'):
         DenseDetector(model)
-
-
-# --- two stages ---------------------------------------------------------------------
 
 
 def test_faster_rcnn_has_no_masks():

@@ -47,7 +47,6 @@ def test_steps(pipeline, resize, crop):
 REFUSED = [
     ([dict(type='RandomFlip', prob=0.5)], 'RandomFlip'),
     ([RESIZE, RESIZE], 'the step .*Resize'),
-    ([EDGE, EDGE], 'the step .*ResizeEdge'),
     ([CROP, RESIZE], 'the step .*Resize'),
     ([CROP, EDGE], 'the step .*ResizeEdge'),
     ([CROP, CROP], 'the step .*CenterCrop'),

@@ -9,11 +9,7 @@ from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
 from PIL import Image
 
-from mmattn.images.draw import (
-    class_colors,
-    draw_labels,
-    save_panels,
-)
+from mmattn.images.draw import class_colors, draw_labels, save_panels
 from mmattn.images.draw.style import seen_colors
 from mmattn.results.panels import panel
 from mmattn.results.samples import truth_of
@@ -35,13 +31,10 @@ def test_a_legend_goes_on_in_a_second_column():
     drawn = draw_labels(np.zeros((100, 400, 3), np.uint8), labels, palette, 0.0, legend)
     found = {tuple(color) for color in drawn.reshape(-1, 3).tolist()}
     assert found >= set(map(tuple, palette))
-    few = draw_labels(
-        np.zeros((100, 60, 3), np.uint8), labels[:, :60], palette, 0, legend
-    )
-    assert (
-        len({tuple(c) for c in few.reshape(-1, 3).tolist()} & {*map(tuple, palette)})
-        < 7
-    )
+    narrow = np.zeros((100, 60, 3), np.uint8)
+    drawn = draw_labels(narrow, labels[:, :60], palette, 0, legend)
+    found = {tuple(color) for color in drawn.reshape(-1, 3).tolist()}
+    assert len(found & set(map(tuple, palette))) < 7
 
 
 def test_annotations_are_drawn_as_predictions():

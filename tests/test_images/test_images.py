@@ -19,13 +19,7 @@ from mmattn.apis.sources import pictures
 from mmattn.engine.data.checked_dataset import check_pipelines
 from mmattn.engine.data.loading import LoadImage
 from mmattn.errors import UserError
-from mmattn.images import (
-    NoImageError,
-    read_channels,
-    read_image,
-    read_labels,
-    resize,
-)
+from mmattn.images import NoImageError, read_channels, read_image, read_labels, resize
 
 
 def noise(*shape, dtype=np.uint8, seed=0):

@@ -18,15 +18,10 @@ from mmattn.integrations.accelerated import (
 
 transformers = pytest.importorskip('transformers')
 
-CONFIG = SimpleNamespace(
-    d_model=16,
-    decoder_attention_heads=2,
-    num_feature_levels=3,
-    decoder_n_levels=3,
-    decoder_offset_scale=0.5,
-    decoder_method='default',
-    decoder_n_points=4,
-)
+DECODER = dict(n_levels=3, n_points=4, offset_scale=0.5, method='default')
+DECODER = {f'decoder_{name}': value for name, value in DECODER.items()}
+CONFIG = dict(d_model=16, decoder_attention_heads=2, num_feature_levels=3)
+CONFIG = SimpleNamespace(**CONFIG, **DECODER)
 UNEQUAL = SimpleNamespace(**{**vars(CONFIG), 'decoder_n_points': [3, 6, 1]})
 IN_TRANSFORMERS = [
     path
@@ -47,28 +42,15 @@ def build(path, config=CONFIG):
 
 
 def deformable_detr(**settings):
+    sizes = dict(embedding_size=8, hidden_sizes=[8, 8, 16, 16], depths=[1] * 4)
     resnet = transformers.ResNetConfig(
-        embedding_size=8,
-        hidden_sizes=[8, 8, 16, 16],
-        depths=[1, 1, 1, 1],
-        layer_type='basic',
-        out_indices=[2, 3, 4],
+        **sizes, layer_type='basic', out_indices=[2, 3, 4]
     )
-    config = transformers.DeformableDetrConfig(
-        use_timm_backbone=False,
-        backbone=None,
-        backbone_config=resnet,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=2,
-        encoder_ffn_dim=16,
-        decoder_ffn_dim=16,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        num_queries=7,
-        num_labels=3,
-        **settings,
-    )
+    settings |= dict(use_timm_backbone=False, backbone=None, backbone_config=resnet)
+    settings |= dict(d_model=32, num_queries=7, num_labels=3)
+    settings |= dict(encoder_layers=1, encoder_ffn_dim=16, encoder_attention_heads=2)
+    settings |= dict(decoder_layers=2, decoder_ffn_dim=16, decoder_attention_heads=2)
+    config = transformers.DeformableDetrConfig(**settings)
     torch.manual_seed(0)
     model = transformers.DeformableDetrForObjectDetection(config).eval()
     for parameter in model.model.parameters():  # offsets begin at zero
@@ -161,14 +143,9 @@ def test_what_is_kept_and_why():
     fine = next(path for path in IN_TRANSFORMERS if 'd_fine' in path)
     scaled = SimpleNamespace(**{**vars(CONFIG), 'decoder_offset_scale': 0.7})
     v2 = next(path for path in IN_TRANSFORMERS if 'rt_detr_v2' in path)
-    model = nn.ModuleDict(
-        dict(
-            discrete=build(fine, discrete),
-            scaled=build(v2, scaled),
-            unknown=MyDeformableAttention(),
-            meta=build(v2).to('meta'),
-        )
-    )
+    modules = dict(discrete=build(fine, discrete), scaled=build(v2, scaled))
+    modules |= dict(unknown=MyDeformableAttention(), meta=build(v2).to('meta'))
+    model = nn.ModuleDict(modules)
     for parameter in model['scaled'].parameters():  # they hide a difference
         nn.init.zeros_(parameter)
     report = mmattn.accelerate(model)
@@ -179,16 +156,6 @@ def test_what_is_kept_and_why():
     assert 'could not be tried' in report.kept['meta']
     with pytest.raises(ValueError, match='torch.nn.Module, got .*dict'):
         mmattn.accelerate({})
-
-
-def test_a_forward_that_changed_is_kept(monkeypatch):
-    path = next(path for path in IN_TRANSFORMERS if '.deformable_detr.' in path)
-    module = build(path)
-    forward = type(module).forward
-    monkeypatch.setattr(
-        type(module), 'forward', lambda self, **kwargs: 1.001 * forward(self, **kwargs)
-    )
-    assert 'computes something else' in str(mmattn.accelerate(module))
 
 
 def test_probes_leave_random_numbers_and_weights_alone():

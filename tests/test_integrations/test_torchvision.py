@@ -14,14 +14,8 @@ def test_mask_rcnn_trains_a_step_and_predicts():
     images = [torch.rand(3, 64, 64), torch.rand(3, 48, 64)]
     mask = torch.zeros(1, 64, 64, dtype=torch.uint8)
     mask[:, 8:40, 8:40] = 1
-    targets = [
-        dict(
-            boxes=torch.tensor([[8.0, 8, 40, 40]]),
-            labels=torch.tensor([1]),
-            masks=mask[:, : image.shape[1]],
-        )
-        for image in images
-    ]
+    given = dict(boxes=torch.tensor([[8.0, 8, 40, 40]]), labels=torch.tensor([1]))
+    targets = [given | dict(masks=mask[:, : image.shape[1]]) for image in images]
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     losses = model.train()(images, targets)
@@ -48,14 +42,7 @@ def test_maps_have_names_and_channels():
     assert pyramid.out_channels == 24
 
 
-@pytest.mark.parametrize(
-    'backbone',
-    [
-        lambda: mmattn.ViT('tiny', out_indices=(0, 1)),
-        lambda: mmattn.IViT('nano', out_indices=3),
-    ],
-    ids=['plain', 'one map'],
-)
-def test_a_pyramid_needs_several_strides(backbone):
+@pytest.mark.parametrize('name, maps', [('vit_tiny', (0, 1)), ('ivit_nano', 3)])
+def test_a_pyramid_needs_several_strides(name, maps):
     with torch.device('meta'), pytest.raises(ValueError, match='has the strides'):
-        mmattn.torchvision_fpn(backbone())
+        mmattn.torchvision_fpn(mmattn.create_model(name, out_indices=maps))

@@ -55,13 +55,9 @@ def test_deformable_convolution(settings, offset_groups, masked, dtype):
     torch.manual_seed(0)
     module = DeformConv2d(8, 6, **settings).to(dtype)
     x = random(2, 8, 9, 11, dtype=dtype)
-    plain = nn.functional.conv2d(
-        x[:, :1],
-        x.new_zeros(1, 1, *module.kernel_size),
-        stride=module.stride,
-        padding=module.padding,
-        dilation=module.dilation,
-    )
+    kernel = x.new_zeros(1, 1, *module.kernel_size)
+    how = module.stride, module.padding, module.dilation
+    plain = nn.functional.conv2d(x[:, :1], kernel, None, *how)
     taps = offset_groups * module.weight[0, 0].numel()
     inputs = [x, random(2, 2 * taps, *plain.shape[2:], dtype=dtype)]
     if masked:
@@ -121,9 +117,8 @@ def test_pooling_stays_without_the_compiled_operators(monkeypatch):
 
 
 def test_samples_that_depend_on_the_box_stay():
-    model = nn.ModuleDict(
-        dict(one=RoIAlign(7, 1.0, -1), all=MultiScaleRoIAlign(['0'], 7, 0))
-    )
+    every = MultiScaleRoIAlign(['0'], 7, 0)
+    model = nn.ModuleDict(dict(one=RoIAlign(7, 1.0, -1), all=every))
     report = mmattn.accelerate(model)
     assert not report.replaced
     assert all('depends on the box' in why for why in report.kept.values())

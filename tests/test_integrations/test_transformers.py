@@ -145,13 +145,8 @@ def test_activations_are_recomputed():
 
 def test_a_segmentor_of_transformers_trains_and_is_saved(tmp_path):
     backbone = MMAttnConfig(backbone='ivit_nano', out_indices=[1, 2, 3, 4])
-    config = UperNetConfig(
-        backbone_config=backbone,
-        hidden_size=16,
-        use_auxiliary_head=False,
-        num_labels=5,
-        pool_scales=[1, 2],
-    )
+    head = dict(hidden_size=16, num_labels=5, pool_scales=[1, 2])
+    config = UperNetConfig(backbone_config=backbone, use_auxiliary_head=False, **head)
     model = UperNetForSemanticSegmentation(config)
     labels = torch.zeros(2, 64, 64, dtype=torch.long)
     model(pixel_values=image().repeat(2, 1, 1, 1), labels=labels).loss.backward()

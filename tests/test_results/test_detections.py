@@ -24,15 +24,9 @@ def found():
     masks = np.zeros((3, *SIZE), bool)
     masks[0, 12:28, 6:20] = True
     masks[1, 4:20, 30:50] = True
-    return Detections(
-        np.array(boxes, np.float32),
-        np.array([0.9, 0.5, 0.2], np.float32),
-        np.array([0, 1, 0]),
-        ['cat', 'dog', 'cat'],
-        masks,
-        'image.png',
-        SIZE,
-    )
+    boxes, scores = (np.array(x, np.float32) for x in (boxes, [0.9, 0.5, 0.2]))
+    labels, names = np.array([0, 1, 0]), ['cat', 'dog', 'cat']
+    return Detections(boxes, scores, labels, names, masks, 'image.png', SIZE)
 
 
 def test_above(found):

@@ -89,6 +89,8 @@ def test_best_classes():
     assert [name for name, _ in found.top(2)] == ['b', 'c']
     assert found.top(2)[0][1] == pytest.approx(0.7) and found.label == 1
     assert Classification(found.scores).top(1)[0][0] == '1'
+    classes, scores = found.to_supervision().get_top_k(1)
+    assert classes.tolist() == [1] and scores[0] == pytest.approx(0.7)
 
 
 def test_classes_are_written_on_images():
@@ -96,12 +98,6 @@ def test_classes_are_written_on_images():
     image = np.full((80, 90, 3), 100, np.uint8)
     drawn = found.draw(image, count=2)
     assert (drawn != image).any() and (drawn[60:] == 100).all()
-
-
-def test_supervision_gets_classes():
-    found = Classification(np.array([0.1, 0.7, 0.2], np.float32))
-    classes, scores = found.to_supervision().get_top_k(1)
-    assert classes.tolist() == [1] and scores[0] == pytest.approx(0.7)
 
 
 def test_what_to_install_is_said(found, monkeypatch):

@@ -10,10 +10,7 @@ import torch
 from mmengine.config import Config
 from torch import nn
 
-from mmattn.analysis import (
-    attention_locality,
-    mask_layers,
-)
+from mmattn.analysis import attention_locality, mask_layers
 from mmattn.analysis.flops import build
 from tools.analysis import draw as tool
 
@@ -158,52 +155,32 @@ def test_samples_of_the_test_data_set_are_its_first_images(draw, work):
 @pytest.mark.parametrize(
     'args',
     [
-        ('alphas', 'soft.py', '--checkpoint', 'soft.pth'),
-        (
-            *('kernels', 'lisa.py', 'photo.png', '--checkpoint', 'lisa.pth'),
-            *('--compare', 'plain_lisa.py', '--query', 30, 45, '--heads', 1),
-        ),
-        (
-            'norms',
-            'lisa.py',
-            'photo.png',
-            '--layers',
-            2,
-            0,
-            '--compare',
-            'plain_lisa.py',
-        ),
-        ('points', 'dat.py', 'wide.png', '--query', 20, 5),
-        ('diversity', *HARD_MODEL),
-        pytest.param(('boxes', 'detr.py', 'photo.png'), marks=pytest.mark.slow),
+        'alphas soft.py --checkpoint soft.pth',
+        'kernels lisa.py photo.png --checkpoint lisa.pth --query 30 45 --heads 1 '
+        '--compare plain_lisa.py',
+        'norms lisa.py photo.png --layers 2 0 --compare plain_lisa.py',
+        'points dat.py wide.png --query 20 5',
+        'diversity hard.py wide.png high.png --checkpoint hard.pth',
+        pytest.param('boxes detr.py photo.png', marks=pytest.mark.slow),
     ],
-    ids=lambda args: args[0],
+    ids=lambda args: args.split()[0],
 )
 def test_pictures_are_written(draw, args):
-    draw(*args)
-
-
-IMAGE = 'hard.py', 'wide.png'
+    draw(*args.split())
 
 
 @pytest.mark.parametrize(
     'args, message',
     [
-        (['diversity', 'hard.py'], 'either image files or --samples'),
-        (['alphas', 'soft.py', '--checkpoint', 'hard.pth'], 'does not match the model'),
-        (['similarity', *IMAGE, '--last', 4], 'between 2 and 3 layers, got 4'),
-        (['locality', 'folder.py', '--samples', 3], 'must be between 1 and 2'),
-        (['locality', *IMAGE, 'no.png'], 'no readable image at no.png'),
-        (
-            ['kernels', 'lisa.py', 'photo.png', '--query', 60, 3],
-            'query 60 3 is outside',
-        ),
-        (
-            ['kernels', 'backbone.py', 'photo.png'],
-            r"backbone.py must be one of \['mmdet'",
-        ),
+        ('diversity hard.py', 'either image files or --samples'),
+        ('alphas soft.py --checkpoint hard.pth', 'does not match the model'),
+        ('similarity hard.py wide.png --last 4', 'between 2 and 3 layers, got 4'),
+        ('locality folder.py --samples 3', 'must be between 1 and 2'),
+        ('locality hard.py wide.png no.png', 'no readable image at no.png'),
+        ('kernels lisa.py photo.png --query 60 3', 'query 60 3 is outside'),
+        ('kernels backbone.py photo.png', r"backbone.py must be one of \['mmdet'"),
     ],
 )
 def test_what_is_wrong_is_named(draw, args, message):
     with pytest.raises(ValueError, match=message):
-        draw(*args)
+        draw(*args.split())

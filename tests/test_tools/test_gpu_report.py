@@ -1,4 +1,4 @@
-"""The GPU report on a CPU, and the stored counts of kernels."""
+"""The stored counts of kernels."""
 
 from importlib.metadata import version
 
@@ -6,23 +6,9 @@ import pytest
 
 pytest.importorskip('triton')
 
-from tools.benchmark import gpu_report
 from tools.benchmark.measure import read_csv
 from tools.benchmark.real_shapes import real_calls
 from tools.gpu import report
-
-
-@pytest.mark.slow
-def test_dry_run(tmp_path):
-    options = '--parts', 'correctness', '--tasks', 'neighborhood_attention'
-    assert gpu_report.main(['--dry-run', '--out', str(tmp_path), *options]) == 0
-    rows = read_csv(tmp_path / 'neighborhood_attention_check.csv')
-    assert {row['backend'] for row in rows} == {'triton'}
-    for row in rows:
-        assert row['passed'] == 'True' and 0 <= float(row['error']) <= 1
-        assert row['equal_runs'] == 'True'
-    assert '| neighborhood_attention | triton |' in (tmp_path / 'report.md').read_text()
-
 
 COUNTED = [  # operator, words of the shape and capability
     ('deformable_attention', 'grid (7, 7)', 90),

@@ -63,12 +63,8 @@ def test_dist_scripts_call_torchrun(fakes, script, args, command):
     several = dict(NNODES='1:4', MASTER_ADDR='host')
     assert call(**several) == ['--nnodes=1:4', '--nproc_per_node=4', *meeting]
     rank = call(**several, NODE_RANK='1', LOCAL_ADDR='me', RDZV_ID='a')[2:]
-    assert rank == [
-        *meeting[:2],
-        '--rdzv-id=a',
-        '--rdzv-conf=is_host=0',
-        '--local-addr=me',
-    ]
+    own = '--rdzv-id=a', '--rdzv-conf=is_host=0', '--local-addr=me'
+    assert rank == [*meeting[:2], *own]
     assert '--rdzv-conf=is_host=1' in call(**several, NODE_RANK='0')
     options = call(TORCHRUN_ARGS='--max-restarts=1 --monitor-interval=1')
     assert options[-2:] == ['--max-restarts=1', '--monitor-interval=1']
@@ -95,12 +91,8 @@ def test_slurm_scripts_call_srun(fakes, script, command):
         return out[3:at]
 
     def resources(gpus, per_node, cpus):
-        return [
-            f'--gres=gpu:{per_node}',
-            f'--ntasks={gpus}',
-            f'--ntasks-per-node={per_node}',
-            f'--cpus-per-task={cpus}',
-        ]
+        tasks = f'--ntasks={gpus}', f'--ntasks-per-node={per_node}'
+        return [f'--gres=gpu:{per_node}', *tasks, f'--cpus-per-task={cpus}']
 
     assert call()[:4] == resources(8, 8, 5)
     assert call(GPUS='2')[:4] == resources(2, 2, 5)

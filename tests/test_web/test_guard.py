@@ -81,7 +81,6 @@ def test_deep_json_is_refused(deep):
         (b'http://127.0.0.1:7860', 200),
         (b'https://127.0.0.1:7860', 200),  # behind a proxy
         (b'http://127.0.0.1:7861', 403),
-        (b'http://evil.example', 403),
         (b'http://127.0.0.1:7860.evil.example', 403),
         (b'http://evil.example://127.0.0.1:7860', 403),
         (b'null', 403),

@@ -19,16 +19,9 @@ from mmattn.analysis import (
 from mmattn.apis import Predictor
 from mmattn.web.inside import Inside, look_inside, panels
 
-DAT = dict(
-    type='mmattn.DATPlusPlus',
-    arch=dict(
-        embed_dims=(8, 8, 16, 16),
-        depths=(2, 1, 1, 1),
-        num_heads=(2, 1, 2, 4),
-        num_groups=(2, 1, 1, 2),
-    ),
-    img_size=64,
-)
+ARCH = dict(embed_dims=(8, 8, 16, 16), depths=(2, 1, 1, 1))
+ARCH |= dict(num_heads=(2, 1, 2, 4), num_groups=(2, 1, 1, 2))
+DAT = dict(type='mmattn.DATPlusPlus', arch=ARCH, img_size=64)
 
 
 def test_the_layers_of_a_pixel():

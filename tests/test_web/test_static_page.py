@@ -1,10 +1,7 @@
 """The page of `mmattn export --web`: files, and predictions in a headless Chromium."""
 
-import functools
-import http.server
 import json
 import shutil
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -58,11 +55,6 @@ def browser():
         yield playwright.chromium.launch(executable_path=path, args=['--no-sandbox'])
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
-
-
 CASES = [
     ((50, 70), (64, 90), 'bilinear', 'cv2'),
     ((100, 130), (50, 65), 'bilinear', 'cv2'),
@@ -92,7 +84,7 @@ PREDICT = """async () => {
 
 @pytest.mark.slow
 @pytest.mark.parametrize('task', ['detection', 'segmentation', 'classification'])
-def test_predictions_equal_those_of_python(tmp_path, browser, task):
+def test_predictions_equal_those_of_python(tmp_path, browser, serve, task):
     run = write_run(tmp_path / 'run', task)
     Image.fromarray(noise(90, 70)).save(tmp_path / 'image.png')
     config, weights = run / f'{task}.py', run / 'epoch_2.pth'
@@ -100,14 +92,11 @@ def test_predictions_equal_those_of_python(tmp_path, browser, task):
     file = tmp_path / 'model.onnx'
     mmattn.export.export_model(config, weights, file, shape=shape)
     web.write_page(file, tmp_path / 'page', examples=[tmp_path / 'image.png'])
-    handler = functools.partial(Quiet, directory=tmp_path / 'page')
-    server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     page = browser.new_page()
     problems = []
     page.on('console', lambda message: problems.append(message.text))
     page.on('pageerror', lambda error: problems.append(str(error)))
-    page.goto(f'http://127.0.0.1:{server.server_port}')
+    page.goto(serve(tmp_path / 'page')[0])
     page.click('#examples button', timeout=60_000)
     page.locator('#status', has_text=' s').wait_for(timeout=60_000)
     for old, new, *how in CASES if task == 'detection' else ():
@@ -148,4 +137,3 @@ def test_predictions_equal_those_of_python(tmp_path, browser, task):
             np.testing.assert_allclose(entry['bbox'], other['bbox'], 0, 1e-3)
             assert entry['id'] == other['id'] and entry['area'] == masks[..., 0].sum()
     assert not problems
-    server.shutdown()
