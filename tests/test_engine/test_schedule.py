@@ -142,6 +142,11 @@ SCALINGS = {
         [EPOCH_WARM_UP, cosine(2, 36, T_max=36)],
         [EPOCH_WARM_UP, cosine(2, 12, T_max=12)],
     ),
+    'inside-a-warm-up': (
+        ITERS,
+        [warm_up(30), iters(15, 90)],
+        [warm_up(20), iters(10, 60)],
+    ),
     'a-later-rise-is-no-warm-up': (
         ITERS,
         [warm_up(30), warm_up(90, begin=60), iters(90, 180)],

@@ -7,6 +7,7 @@ from fresh import run_python
 from mmengine.config import Config
 
 import mmattn
+from mmattn.files import dumped_config
 from mmattn.files.dumped_config import NotDataError, read_dumped_config
 
 CONFIGS = Path(mmattn.__file__).parents[1] / 'configs'
@@ -98,3 +99,11 @@ def test_results_of_a_work_dir_that_moved_go_where_it_is(tmp_path):
     assert work_dir() == str(moved)
     assert work_dir('--work-dir', tmp_path / 'other') == str(tmp_path / 'other')
     assert config_of(report.parse_args([str(moved)])).work_dir == str(moved)
+
+
+def test_a_large_file_is_refused_unread(tmp_path, monkeypatch):
+    path = tmp_path / 'config.py'
+    path.write_text('a = 1')
+    monkeypatch.setattr(dumped_config, 'LARGEST', 4)
+    with pytest.raises(NotDataError, match='it has more than 0 MiB'):
+        read_dumped_config(path)

@@ -118,6 +118,7 @@ def nested(depth):
 LISTS = doubled(list, 25)
 COLLIDING = [i * (2**61 - 1) + 1 for i in range(5000)]  # all have the hash 1
 PAIRS = [[number, 0] for number in range(5000)]
+MADE = Calls(OrderedDict, PAIRS)
 TEXT, TUPLE = 'text' * 50_000, tuple(range(10_000))
 STATE = {f'{number}': 0 for number in range(5000)}
 ONES = np.ones(9)
@@ -133,6 +134,7 @@ BOMBS = {
     'copied-lists': [Calls(OrderedDict, PAIRS) for _ in range(2400)],
     'copied-tuples': [Calls(torch.Size, TUPLE) for _ in range(1200)],
     'copied-texts': [Calls(encode, TEXT, 'latin1') for _ in range(60)],
+    'copied-results': [Calls(OrderedDict, MADE) for _ in range(2400)],
     'copied-states': [Calls(Namespace, state=STATE) for _ in range(2400)],
     'copied-histories': [history(ONES, ONES) for _ in range(2)],
     'fields-of-a-dtype': Calls(np.dtype, 'f8,' * 9),
