@@ -1,7 +1,10 @@
 """Every registered backbone, small; a new one is tested the day it appears."""
 
+from functools import partial
+
 import pytest
 import torch
+from layer_checks import randn
 
 from mmattn.models import LiSANet, MaiT, ViT
 from mmattn.models.backbones.base_backbone import BaseBackbone
@@ -84,9 +87,7 @@ def all_indices(cls, name=None):
     return range(len(depths) if len(depths) > 1 else depths[0])
 
 
-def image(*shape, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(shape, generator=generator, dtype=dtype)
+image = partial(randn, dtype=torch.float32)
 
 
 def maps_and_gradients(model, x):

@@ -94,10 +94,11 @@ def centers(side, align_corners):
     return (torch.arange(side).double() + 0.5) / side * 2 - 1
 
 
-def deformed(p, x, heads, groups, version, stride):
+def deformed(p, x, heads, groups, version, stride, bias=None):
     """Return the deformable attention and its positions (B, G, K, 2), as (y, x).
 
-    `p` has the layer's parameters by our names; x has the shape (B, C, H, W).
+    `p` has the layer's parameters by our names; x has the shape (B, C, H, W). A bias
+    (B, M, N, K) replaces the one from the table.
     """
     (B, C, H, W), width = x.shape, p['conv_offset.0.weight'].shape[0]
 
@@ -129,11 +130,10 @@ def deformed(p, x, heads, groups, version, stride):
     rows, columns = (centers(s, version == 2) for s in (H, W))
     queries = torch.stack(torch.meshgrid(rows, columns, indexing='ij'), -1)
     displacement = queries.view(1, H * W, 1, 2) - pos.view(B * groups, 1, -1, 2)
-    bias = F.grid_sample(
-        p['rpe_table'].unflatten(0, (groups, -1)).repeat(B, 1, 1, 1),
-        displacement.flip(-1) / 2,
-        align_corners=True,
-    ).view(B, heads, H * W, -1)
+    if bias is None:
+        table = p['rpe_table'].unflatten(0, (groups, -1)).repeat(B, 1, 1, 1)
+        bias = F.grid_sample(table, displacement.flip(-1) / 2, align_corners=True)
+        bias = bias.view(B, heads, H * W, -1)
     q, k, v = (
         t.reshape(B, heads, C // heads, -1)
         for t in (q, linear('proj_k', sampled), linear('proj_v', sampled))

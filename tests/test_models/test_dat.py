@@ -117,6 +117,13 @@ def kinds(model):
     ]
 
 
+def stages(model):
+    """Return the settings of deformable attention, without repetitions."""
+    names = 'num_groups', 'kernel_size', 'stride', 'version'
+    layers = attentions(model, DeformableAttention)
+    return [*dict.fromkeys(tuple(getattr(m, n) for n in names) for m in layers)]
+
+
 def test_blocks():
     """Stages alternate, in any depth; they end with the second of their kinds."""
     with torch.device('meta'):
@@ -125,17 +132,11 @@ def test_blocks():
     assert kinds(tiny) == ['7+0', '7+4'] * 2 + ['7+0', 'D'] * 4
     assert kinds(odd) == ['7+4', '7+4', '7+0', '7+4', 'D', 'D', '7+0', 'D']
     assert kinds(plus_plus) == ['N', 'D'] * (1 + 2 + 9) + ['D', 'D']
-    stages = dict.fromkeys(
-        (m.num_groups, m.kernel_size, m.stride, m.version)
-        for m in attentions(tiny, DeformableAttention)
+    assert stages(tiny) == [(3, 5, 1, 1), (6, 3, 1, 1)]
+    rows = zip(
+        DATPlusPlus.arch_zoo['tiny']['num_groups'], KERNELS, STRIDES, strict=True
     )
-    assert [*stages] == [(3, 5, 1, 1), (6, 3, 1, 1)]
-    stages = dict.fromkeys(
-        (m.num_groups, m.kernel_size, m.stride, m.version)
-        for m in attentions(plus_plus, DeformableAttention)
-    )
-    groups = DATPlusPlus.arch_zoo['tiny']['num_groups']
-    assert [*stages] == [(*row, 2) for row in zip(groups, KERNELS, STRIDES)]  # noqa: B905
+    assert stages(plus_plus) == [(*row, 2) for row in rows]
 
 
 def test_conv_mlp_is_the_official_one():
@@ -151,10 +152,9 @@ def test_conv_mlp_is_the_official_one():
     assert_golden(mlp(x).permute(0, 3, 1, 2), record)
 
 
-def test_wrong_settings():
-    for cls, arch in ARCHS.items():
-        with pytest.raises(ValueError, match="'none'"):
-            cls(arch, backend='none')(torch.zeros(1, 3, 32, 32))
-    for stages in (3, 5):
-        with pytest.raises(ValueError, match='4 stages'):
-            DATPlusPlus(dict(ARCHS[DATPlusPlus], depths=(2,) * stages))
+@both
+@pytest.mark.parametrize('blocks', ['DDDD', 'NNNN'])
+def test_backend_reaches_the_operator(cls, blocks):
+    arch = dict(ARCHS[cls], num_groups=(1, 2, 3, 2))
+    with pytest.raises(ValueError, match="'none'"):
+        cls(arch, blocks=blocks, backend='none')(torch.zeros(1, 3, 32, 32))

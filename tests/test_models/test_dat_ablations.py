@@ -1,11 +1,14 @@
 """Arguments of DAT, DAT++ and their attention that the papers' ablations change."""
 
 import math
+from functools import partial
 from operator import call
 
 import pytest
 import torch
 import torch.nn.functional as F
+from dat_official import deformed
+from layer_checks import randn, randomize
 from refusals import refuses
 from torch.testing import assert_close
 
@@ -30,15 +33,11 @@ ABLATIONS = [position for position in POSITIONS if position != 'table']
 def build(table_grid=GRID, **kwargs):
     torch.manual_seed(0)
     kwargs = dict(kernel_size=3) | kwargs
-    layer = DeformableAttention(C, M, G, table_grid, **kwargs).double()
-    for param in layer.parameters():
-        torch.nn.init.normal_(param, std=0.5)
-    return layer
+    return randomize(DeformableAttention(C, M, G, table_grid, **kwargs).double(), 0.5)
 
 
 def image(*grid, B=2):
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(B, *grid, C, generator=generator, dtype=torch.float64)
+    return randn(B, *grid, C)
 
 
 def same_otherwise(layer, **kwargs):
@@ -73,19 +72,9 @@ def test_convolution_of_the_queries_is_added_to_the_result(version):
 
 def attention_with(layer, x, bias):
     """Attend with a bias (B, M, N, K), from the layer's parameters."""
-    B, H, W, _ = x.shape
-    q = layer.proj_q(x)
-    positions = layer.positions(q)
-    maps = x.permute(0, 3, 1, 2).reshape(B * G, C // G, H, W)
-    points = positions.reshape(B * G, 1, -1, 2)
-    samples = F.grid_sample(maps, points, align_corners=True)
-    samples = samples.reshape(B, C, -1).transpose(1, 2)
-    q, k, v = (
-        tokens.reshape(B, -1, M, C // M).transpose(1, 2)
-        for tokens in (q, layer.proj_k(samples), layer.proj_v(samples))
-    )
-    weights = (q @ k.mT / math.sqrt(C // M) + bias).softmax(-1)
-    return layer.proj_out((weights @ v).transpose(1, 2).reshape(B, H, W, C))
+    parameters, settings = dict(layer.named_parameters()), (M, G, layer.version, 2)
+    out, _ = deformed(parameters, x.permute(0, 3, 1, 2), *settings, bias)
+    return out.permute(0, 2, 3, 1)
 
 
 @versions
@@ -165,9 +154,6 @@ def test_offsets_are_in_proportion_to_their_range(version):
     assert moved[0.5].abs().max() > 0.01
 
 
-# --- networks -----------------------------------------------------------------------
-
-
 SMALL = dict(
     embed_dims=(16, 32, 48, 64),
     depths=(2, 2, 2, 1),
@@ -193,28 +179,20 @@ both = pytest.mark.parametrize('cls', [DAT, DATPlusPlus])
 def test_letters_choose_blocks_and_settings_reach_them(cls):
     model = cls(SMALL, img_size=64, blocks=('LS', 'ND', 'D', 'N'), backend=None)
     a, b, c, *deformable, d = attentions(model)
-    assert [(type(m), m.shift) for m in (a, b)] == [
-        (WindowAttention, 0),
-        (WindowAttention, 4),
-    ]
+    assert type(a) is type(b) is WindowAttention and (a.shift, b.shift) == (0, 4)
     assert type(c) is type(d) is NeighborhoodAttention
     assert {type(m) for m in deformable} == {DeformableAttention}
     assert model(torch.randn(1, 3, 40, 72))[-1].shape == (1, 64, 2, 3)
     reduced = attentions(cls(SMALL, img_size=64, blocks='PPPP'))
     assert {type(m) for m in reduced} == {SpatialReductionAttention}
     assert [m.sr_ratio for m in reduced] == [8, 8, 4, 4, 2, 2, 1]
-    settings = dict(img_size=64, blocks='DDDD')
-    strided = cls(
-        SMALL,
-        offset_strides=(4, 3, 2, 1),
-        offset_range=0.5,
-        position='log-cpb',
-        **settings,
-    )
-    for attn, stride in zip(attentions(strided), (4, 4, 3, 3, 2, 2, 1), strict=True):
+    deformed = partial(cls, SMALL, img_size=64, blocks='DDDD')
+    settings = dict(offset_range=0.5, position='log-cpb')
+    strided = attentions(deformed(offset_strides=(4, 3, 2, 1), **settings))
+    for attn, stride in zip(strided, (4, 4, 3, 3, 2, 2, 1), strict=True):
         assert attn.stride == attn.conv_offset[0].stride[0] == stride
-        assert attn.offset_range == 0.5 and attn.position == 'log-cpb'
-    still = attentions(cls(SMALL, offsets=False, **settings))
+        assert settings == {name: getattr(attn, name) for name in settings}
+    still = attentions(deformed(offsets=False))
     assert all(attn.conv_offset is None for attn in still)
 
 
@@ -242,8 +220,8 @@ test_errors = refuses(
     (lambda: build(position='cpb'), "position must be one of .*, got 'cpb'"),
     (lambda: DAT(SMALL, blocks=('LX',) * 4), "letters of 'LSNPD' .* got .*LX"),
     (lambda: DAT(SMALL, blocks=('L',)), 'each of 4 stages'),
-    (
-        lambda: DAT(dict(SMALL, num_groups=(0, 1, 1, 1)), blocks='DLLL'),
-        "blocks 'D' of stage 0 need a number of groups",
-    ),
+    (lambda: DAT(dict(SMALL, num_groups=(0, 1, 1, 1)), blocks='DLLL'), 'stage 0 need'),
+    (lambda: DATPlusPlus(dict(SMALL, depths=(2,) * 3)), 'must have 4 stages'),
+    (lambda: NeighborhoodAttention(6, 4), '6 channels do not split into 4 heads'),
+    (lambda: NeighborhoodAttention(8, 2, kernel_size=4), 'odd and at least 3, got 4'),
 )

@@ -3,24 +3,10 @@
 import copy
 
 import pytest
+import small_deformable_detr as small
 import torch
 from mmengine.structures import InstanceData
 from refusals import refuses
-from small_deformable_detr import (
-    FORMS,
-    HEAD,
-    IMAGES,
-    LAYERS,
-    SHAPES,
-    WIDTH,
-    config,
-    detector,
-    images,
-    mmdet_config,
-    mmdet_detector,
-    neck,
-    samples,
-)
 from torch.testing import assert_close
 
 from mmattn.registry import MODELS
@@ -29,18 +15,18 @@ from mmattn.weights.layouts.deformable_detr import (
     to_official_state_dict,
 )
 
-each_form = pytest.mark.parametrize('form', FORMS)
-FULL = (IMAGES, IMAGES)  # shapes of images without padding
+each_form = pytest.mark.parametrize('form', small.FORMS)
+FULL = (small.IMAGES, small.IMAGES)  # shapes of images without padding
 
 
 @each_form
 def test_outputs_losses_and_predictions_are_those_of_mmdet(form):
-    peer = mmdet_detector(form).double()
-    ours = MODELS.build(config(form)).double()
+    peer = small.mmdet_detector(form).double()
+    ours = MODELS.build(small.config(form)).double()
     ours.load_state_dict(peer.state_dict())
-    x = images()
-    for shapes in (SHAPES, FULL):  # in training mode: that has no dropout here
-        given = samples(shapes)
+    x = small.images()
+    for shapes in (small.SHAPES, FULL):  # in training mode: that has no dropout here
+        given = small.samples(shapes)
         expected, found = peer.loss(x, given), ours.loss(x, given)
         assert found.keys() == expected.keys()
         for name, value in expected.items():
@@ -52,7 +38,7 @@ def test_outputs_losses_and_predictions_are_those_of_mmdet(form):
         ours.train(), peer.train()
     ours.eval(), peer.eval()
     for rescale in (True, False):
-        ours_given, peer_given = samples(), samples()
+        ours_given, peer_given = small.samples(), small.samples()
         ours.predict(x, ours_given, rescale)
         peer.predict(x, peer_given, rescale)
         for a, b in zip(ours_given, peer_given, strict=True):
@@ -65,15 +51,15 @@ def test_outputs_losses_and_predictions_are_those_of_mmdet(form):
 
 def test_biases_that_mmdet_has_not_are_zero():
     """In the detector and in the official layout, which has them always."""
-    weights = MODELS.build(mmdet_config('one-stage')).state_dict()
-    ours = detector()
+    weights = MODELS.build(small.mmdet_config('one-stage')).state_dict()
+    ours = small.detector()
     ours.load_state_dict(weights)
     biases = [x for name, x in ours.named_parameters() if name.endswith('conv.bias')]
     assert len(biases) == 4 and not torch.cat(biases).any()
     official = to_official_state_dict(weights)
     assert official.keys() == to_official_state_dict(ours.state_dict()).keys()
     assert not official['input_proj.3.0.bias'].any()
-    without = MODELS.build(config(neck=neck(bias='auto')))
+    without = MODELS.build(small.config(neck=small.neck(bias='auto')))
     without.load_state_dict(weights)
     converted = convert_state_dict(weights)
     assert converted.keys() == without.state_dict().keys()
@@ -81,14 +67,14 @@ def test_biases_that_mmdet_has_not_are_zero():
 
 @each_form
 def test_every_trainable_parameter_learns(form):
-    model = detector(form).train()
-    given = samples(dtype=torch.float32)
+    model = small.detector(form).train()
+    given = small.samples(dtype=torch.float32)
     given[1].gt_instances = InstanceData(
         bboxes=torch.zeros(0, 4), labels=torch.zeros(0, dtype=torch.long)
     )
-    losses = model.loss(images(torch.float32), given)
+    losses = model.loss(small.images(torch.float32), given)
     names = {'loss_cls', 'loss_bbox', 'loss_iou'}
-    names |= {f'd{i}.{name}' for i in range(LAYERS - 1) for name in names}
+    names |= {f'd{i}.{name}' for i in range(small.LAYERS - 1) for name in names}
     if form == 'two-stage':
         names |= {'enc_loss_cls', 'enc_loss_bbox', 'enc_loss_iou'}
     assert losses.keys() == names
@@ -102,7 +88,7 @@ def test_every_trainable_parameter_learns(form):
 class TwoMaps(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.patches = torch.nn.Conv2d(3, WIDTH, 16, 16)
+        self.patches = torch.nn.Conv2d(3, small.WIDTH, 16, 16)
 
     def forward(self, x):
         x = self.patches(x)
@@ -111,42 +97,37 @@ class TwoMaps(torch.nn.Module):
 
 def test_without_a_neck_the_maps_are_the_backbones(monkeypatch):
     monkeypatch.setitem(MODELS.module_dict, 'TwoMaps', TwoMaps)
-    cfg = config(backbone=dict(type='mmattn.TwoMaps'), neck=None)
+    cfg = small.config(backbone=dict(type='mmattn.TwoMaps'), neck=None)
     cfg['encoder']['num_levels'] = cfg['decoder']['num_levels'] = 2
-    model = detector(**cfg).eval()
+    model = small.detector(**cfg).eval()
     assert not model.with_neck
-    x = images(torch.float32)
-    out = model.forward_transformer(model.backbone(x), samples())
+    x = small.images(torch.float32)
+    out = model.forward_transformer(model.backbone(x), small.samples())
     expected = model.bbox_head(out.hidden_states, out.references)
-    for a, b in zip(model._forward(x, samples()), expected, strict=True):
+    for a, b in zip(model._forward(x, small.samples()), expected, strict=True):
         assert torch.equal(a, b)
 
 
+THREE_LEVELS = dict(
+    type='mmattn.DeformableDETREncoder', embed_dims=small.WIDTH, num_levels=3
+)
 test_settings_that_contradict_each_other_are_refused = refuses(
-    lambda **changes: MODELS.build(config(**changes)),
+    lambda **changes: MODELS.build(small.config(**changes)),
     (dict(decoder=None), 'requires a decoder, got None'),
-    (dict(bbox_head=HEAD | dict(num_pred_layer=6)), 'num_pred_layer of bbox_head'),
-    (dict(bbox_head=HEAD | dict(as_two_stage=True)), 'as_two_stage of bbox_head'),
-    (dict(bbox_head=HEAD | dict(embed_dims=64)), "embed_dims: {.*'head': 64}"),
-    (
-        dict(
-            encoder=dict(
-                type='mmattn.DeformableDETREncoder', embed_dims=WIDTH, num_levels=3
-            )
-        ),
-        "num_levels: {'encoder': 3, 'decoder': 4}",
-    ),
+    (dict(bbox_head=small.HEAD | dict(num_pred_layer=6)), 'num_pred_layer of'),
+    (dict(bbox_head=small.HEAD | dict(embed_dims=64)), "embed_dims: {.*'head': 64}"),
+    (dict(encoder=THREE_LEVELS), "num_levels: {'encoder': 3, 'decoder': 4}"),
 )
 
 
 def test_maps_that_do_not_fit_are_refused():
-    model = MODELS.build(config(neck=neck(num_outs=3)))
+    model = MODELS.build(small.config(neck=small.neck(num_outs=3)))
     with pytest.raises(ValueError, match=r'needs 4 maps of shape \(B, 32, H, W\)'):
-        model._forward(images(torch.float32))
+        model._forward(small.images(torch.float32))
 
 
 def test_configs_are_left_as_they_are():
-    cfg = config()
+    cfg = small.config()
     before = copy.deepcopy(cfg)
     MODELS.build(cfg)
     assert cfg == before

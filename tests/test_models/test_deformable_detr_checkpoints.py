@@ -4,26 +4,10 @@ import copy
 import re
 
 import pytest
+import small_deformable_detr as small
 import torch
+import torchvision
 import transformers
-from small_deformable_detr import (
-    BOXES,
-    CLASSES,
-    FORMS,
-    IMAGES,
-    LABELS,
-    LAYERS,
-    QUERIES,
-    RESNET18,
-    SHAPES,
-    WIDTH,
-    config,
-    detector,
-    images,
-    neck,
-    samples,
-    with_random_weights,
-)
 from torch import nn
 from torch.testing import assert_close
 
@@ -35,7 +19,7 @@ from mmattn.weights.layouts.deformable_detr import (
 )
 from mmattn.weights.load import load_weights
 
-each_form = pytest.mark.parametrize('form', FORMS)
+each_form = pytest.mark.parametrize('form', small.FORMS)
 # Losses of transformers, the name and weight of each in mmdet. It weighs the loss of
 # classes by 1 in its own sum, the paper and mmdet by 2.
 TERMS = {
@@ -48,10 +32,11 @@ TERMS = {
 @pytest.fixture(scope='module')
 def peers():
     """transformers' model in each form, with random weights, in float64."""
-    return {form: make_peer(form) for form in FORMS}
+    return {form: make_peer(form) for form in small.FORMS}
 
 
 def make_peer(form):
+    parts = 'encoder', 'decoder'
     cfg = transformers.DeformableDetrConfig(
         backbone_config=dict(
             model_type='timm_backbone',
@@ -60,50 +45,47 @@ def make_peer(form):
             features_only=True,
             use_pretrained_backbone=False,
         ),
-        d_model=WIDTH,
-        encoder_layers=LAYERS,
-        decoder_layers=LAYERS,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=48,
-        decoder_ffn_dim=48,
+        d_model=small.WIDTH,
+        **{f'{part}_layers': small.LAYERS for part in parts},
+        **{f'{part}_attention_heads': 4 for part in parts},
+        **{f'{part}_ffn_dim': 48 for part in parts},
         encoder_n_points=3,
         decoder_n_points=2,
-        num_queries=QUERIES,
-        two_stage_num_proposals=QUERIES,
-        num_labels=CLASSES,
+        num_queries=small.QUERIES,
+        two_stage_num_proposals=small.QUERIES,
+        num_labels=small.CLASSES,
         class_cost=2,  # 1 by default, which is not the paper's
         auxiliary_loss=True,
-        with_box_refine='with_box_refine' in FORMS[form],
-        two_stage='as_two_stage' in FORMS[form],
+        with_box_refine='with_box_refine' in small.FORMS[form],
+        two_stage='as_two_stage' in small.FORMS[form],
     )
     model = transformers.DeformableDetrForObjectDetection(cfg)
     if form == 'refine':  # version 5 ties these, which the authors' weights do not
         model.class_embed = nn.ModuleList(copy.deepcopy(m) for m in model.class_embed)
-    return with_random_weights(model).double().eval()
+    return small.with_random_weights(model).double().eval()
 
 
 def pixel_mask_and_labels():
-    mask, labels = torch.zeros(2, *IMAGES, dtype=torch.long), []
-    for index, (H, W) in enumerate(SHAPES):
+    mask, labels = torch.zeros(2, *small.IMAGES, dtype=torch.long), []
+    for index, (H, W) in enumerate(small.SHAPES):
         mask[index, :H, :W] = 1
-        first, last = BOXES[index].double().chunk(2, dim=1)
+        first, last = small.BOXES[index].double().chunk(2, dim=1)
         boxes = torch.cat([(first + last) / 2, last - first], dim=1)
         boxes = boxes / torch.tensor([W, H, W, H])
-        labels.append(dict(class_labels=LABELS[index], boxes=boxes))
+        labels.append(dict(class_labels=small.LABELS[index], boxes=boxes))
     return mask, labels
 
 
 @each_form
 def test_outputs_losses_and_gradients_are_those_of_transformers(form, peers):
     peer = peers[form]
-    ours = MODELS.build(config(form, **RESNET18)).double().eval()
+    ours = MODELS.build(small.config(form, **small.RESNET18)).double().eval()
     ours.load_state_dict(peer.state_dict())
-    x, given = images().requires_grad_(), images().requires_grad_()
+    x, given = small.images().requires_grad_(), small.images().requires_grad_()
     mask, labels = pixel_mask_and_labels()
 
     out = peer(given, pixel_mask=mask, labels=labels)
-    scores, boxes = ours._forward(x, samples())
+    scores, boxes = ours._forward(x, small.samples())
     # The two-stage form of transformers has proposals in float32.
     exact = dict(rtol=0, atol=1e-6 if form == 'two-stage' else 1e-12)
     assert_close(scores[-1], out.logits, **exact)
@@ -113,13 +95,13 @@ def test_outputs_losses_and_gradients_are_those_of_transformers(form, peers):
         assert_close(boxes[index], layer['pred_boxes'], **exact)
     assert scores.std(2).min() > 1e-2  # queries are told apart
 
-    losses = ours.loss(x, samples())
+    losses = ours.loss(x, small.samples())
     # mmdet adds float32's epsilon to the number of boxes.
     loss_tolerance = 1e-6 if form == 'two-stage' else 1e-7
     expected, same = {}, {}
-    for layer in range(LAYERS):
+    for layer in range(small.LAYERS):
         for theirs, (name, weight) in TERMS.items():
-            last = layer == LAYERS - 1
+            last = layer == small.LAYERS - 1
             key = theirs if last else f'{theirs}_{layer}'
             name = name if last else f'd{layer}.{name}'
             expected[name] = weight * out.loss_dict[key]
@@ -169,20 +151,19 @@ def official_names(form):
     parts['decoder'] += ['self_attn.out_proj']
     names, linear = ['transformer.level_embed'], []
     for coder, inside in parts.items():
-        for i in range(LAYERS):
+        for i in range(small.LAYERS):
             linear += [f'transformer.{coder}.layers.{i}.{part}' for part in inside]
-    for i in range(LAYERS):
+    for i in range(small.LAYERS):
         place = f'transformer.decoder.layers.{i}.self_attn'
         names += [f'{place}.in_proj_{leaf}' for leaf in both]
-    two_stage = form == 'two-stage'
-    heads = LAYERS + two_stage
+    heads = small.LAYERS + (form == 'two-stage')
     linear += [f'input_proj.{level}.{i}' for level in range(4) for i in range(2)]
     classes = [f'class_embed.{i}' for i in range(heads)]
     boxes = [f'bbox_embed.{i}.layers.{j}' for i in range(heads) for j in range(3)]
     linear += classes + boxes
     if form != 'one-stage':
         linear += [f'transformer.decoder.{name}' for name in boxes]
-    if two_stage:
+    if form == 'two-stage':
         linear += [f'transformer.decoder.{name}' for name in classes]
         starts = 'enc_output', 'enc_output_norm', 'pos_trans', 'pos_trans_norm'
         linear += [f'transformer.{name}' for name in starts]
@@ -190,19 +171,9 @@ def official_names(form):
         linear += ['transformer.reference_points']
         names += ['query_embed.weight']
     names += [f'{name}.{leaf}' for name in linear for leaf in both]
-    body = {'conv1': ['weight'], 'bn1': [*both, 'running_mean', 'running_var']}
-    for stage in range(1, 5):
-        for block in range(2):
-            place = f'layer{stage}.{block}'
-            for i in range(1, 3):
-                body[f'{place}.conv{i}'] = body['conv1']
-                body[f'{place}.bn{i}'] = body['bn1']
-            if stage > 1 and block == 0:
-                body[f'{place}.downsample.0'] = body['conv1']
-                body[f'{place}.downsample.1'] = body['bn1']
-    for name, leaves in body.items():
-        names += [f'backbone.0.body.{name}.{leaf}' for leaf in leaves]
-    return set(names)
+    body = torchvision.models.resnet18().state_dict()
+    names += [f'backbone.0.body.{name}' for name in body if 'num_bat' not in name]
+    return {name for name in names if '.fc.' not in name}
 
 
 @each_form
@@ -224,7 +195,7 @@ def test_official_names_and_back(form, peers):
     }.items():
         assert torch.equal(official[name], theirs[other]), name
 
-    model = detector(form, **RESNET18)
+    model = small.detector(form, **small.RESNET18)
     converted = convert_state_dict(official)
     model.load_state_dict(converted)
     own = {n: x for n, x in model.state_dict().items() if 'num_batches' not in n}
@@ -236,14 +207,14 @@ def test_official_names_and_back(form, peers):
 
 @pytest.fixture(scope='module')
 def official():
-    return to_official_state_dict(detector('refine').state_dict())
+    return to_official_state_dict(small.detector('refine').state_dict())
 
 
 def test_init_cfg_loads_the_authors_file(official, tmp_path):
     path = str(tmp_path / 'r50_deformable_detr.pth')
     torch.save(dict(model=official, epoch=49), path)
     init_cfg = dict(type='Pretrained', checkpoint=path)
-    model = MODELS.build(config('refine', init_cfg=init_cfg))
+    model = MODELS.build(small.config('refine', init_cfg=init_cfg))
     model.init_weights()
     loaded = to_official_state_dict(model.state_dict())
     assert all(torch.equal(loaded[name], x) for name, x in official.items())
@@ -255,7 +226,7 @@ def test_a_head_for_other_classes_is_refused_and_its_weights_are_kept(official):
         for name, x in official.items()
     }
     assert convert_state_dict(wide)['bbox_head.cls_branches.1.bias'].shape == (91,)
-    model = MODELS.build(config('refine'))
+    model = MODELS.build(small.config('refine'))
     before = model.encoder.level_embed.clone()
     with pytest.raises(ValueError, match=r'of 91 classes, bbox_head has 5: set num_cl'):
         model.load_state_dict(wide)
@@ -263,7 +234,7 @@ def test_a_head_for_other_classes_is_refused_and_its_weights_are_kept(official):
     fine_tuned = load_weights(model, convert_state_dict(wide))  # of our own names
     assert set(fine_tuned.mismatched) == {
         f'bbox_head.cls_branches.{i}.{leaf}'
-        for i in range(LAYERS)
+        for i in range(small.LAYERS)
         for leaf in ('weight', 'bias')
     }
 
@@ -273,8 +244,8 @@ def test_a_head_for_other_classes_is_refused_and_its_weights_are_kept(official):
 )
 def test_another_form_is_refused(form, other):
     """Names and shapes are the same; one would overwrite the others in turn."""
-    weights = to_official_state_dict(detector(form).state_dict())
-    model = MODELS.build(config(other))
+    weights = to_official_state_dict(small.detector(form).state_dict())
+    model = MODELS.build(small.config(other))
     expected = (
         r'of a Deformable DETR with with_box_refine=(\w+), the decoder has (?!\1)'
     )
@@ -286,9 +257,6 @@ def test_what_is_unknown_is_refused(official):
     unknown = 'transformer.encoder.layers.0.norm9.weight'
     with pytest.raises(ValueError, match=f'layout official: .*{unknown}'):
         convert_state_dict(official | {unknown: torch.ones(3)})
-    for name in ('bbox_embed.0.bias', 'label_enc.weight', 'input_proj.0.weight'):
-        with pytest.raises(ValueError, match=name):
-            convert_state_dict(official | {name: torch.ones(3)})
     ours = convert_state_dict(official)
     with pytest.raises(ValueError, match='layout mmattn: .*dn_query'):
         convert_state_dict(ours | {'dn_query_generator.weight': torch.ones(3)})
@@ -303,14 +271,16 @@ def test_what_is_unknown_is_refused(official):
 
 def test_parts_of_a_checkpoint_are_left_to_who_loads_them():
     """`load_from` with a backbone alone, or with one of another detector."""
-    model = MODELS.build(config())
-    weights = {n: x for n, x in detector().state_dict().items() if 'backbone' in n}
+    model = MODELS.build(small.config())
+    weights = {
+        n: x for n, x in small.detector().state_dict().items() if 'backbone' in n
+    }
     report = load_weights(model, weights)
     assert set(report.matched) == {n for n in weights if 'num_batches' not in n}
 
 
 def test_one_level():
-    cfg = config(neck=neck(in_channels=[64], num_outs=1))
+    cfg = small.config(neck=small.neck(in_channels=[64], num_outs=1))
     cfg['backbone']['out_indices'] = (3,)
     cfg['encoder']['num_levels'] = cfg['decoder']['num_levels'] = 1
     model = MODELS.build(cfg)

@@ -4,26 +4,30 @@ from functools import partial
 
 import pytest
 import torch
+from layer_checks import assert_same
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmattn.models.layers import DepthwiseConv, depthwise_conv
 from mmattn.ops.common import extension
-from tools.benchmark.tolerances import assert_close, run_with_grads
+from tools.benchmark.tolerances import assert_close
 
 CHANNELS = 6
+every_dtype = pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
 
 
 def make(shape, kernel_size, bias=True):
+    """Return the layer, and a map and the layer's parameters as tensors."""
     torch.manual_seed(0)
     conv = DepthwiseConv(CHANNELS, kernel_size, bias=bias)
-    return conv, torch.randn(*shape, CHANNELS)
+    x = torch.randn(*shape, CHANNELS)
+    return conv, [x, *(p.detach() for p in conv.parameters())]
 
 
-def plain(conv, x, weight, bias=None):
-    out = nn.functional.conv2d(
-        x.permute(0, 3, 1, 2), weight, bias, padding=conv.padding, groups=CHANNELS
-    )
+def plain(x, weight, bias=None, **settings):
+    settings = dict(padding=weight.shape[-1] // 2) | settings
+    x = x.permute(0, 3, 1, 2)
+    out = nn.functional.conv2d(x, weight, bias, groups=x.shape[1], **settings)
     return out.permute(0, 2, 3, 1)
 
 
@@ -58,80 +62,49 @@ def calls(monkeypatch):
     ],
 )
 def test_output_and_gradients(shape, kernel_size, bias, calls):
-    conv, x = make(shape, kernel_size, bias)
-    tensors = [x, *(p.detach() for p in conv.parameters())]
-    expected, expected_grads = run_with_grads(
-        partial(plain, conv), tensors, dtype=torch.float64
-    )
-    out, grads = run_with_grads(partial(ours, conv), tensors)
+    conv, tensors = make(shape, kernel_size, bias)
+    assert_same(plain, partial(ours, conv), tensors)
     assert len(calls) == (extension.UNAVAILABLE is None and shape[0] > 0)
-    assert_close('out', expected, out)
-    for name, want, got in zip(
-        ('x', 'weight', 'bias'), expected_grads, grads, strict=False
-    ):
-        assert_close(f'grad of {name}', want, got)
 
 
-def test_bfloat16_and_autocast(calls):
-    conv, x = make((2, 7, 5), 7)
-    half = [t.to(torch.bfloat16) for t in (x, conv.weight.data, conv.bias.data)]
-    expected, expected_grads = run_with_grads(
-        partial(plain, conv), half, dtype=torch.float64
-    )
-    out, grads = run_with_grads(partial(ours, conv), half)
-    tensors = [t.float() for t in half]
-    with torch.autocast('cpu', torch.bfloat16):
-        cast, cast_grads = run_with_grads(partial(ours, conv), tensors)
-    assert len(calls) == 2 * (extension.UNAVAILABLE is None)
-    assert cast.dtype == torch.bfloat16
-    assert all(grad.dtype == torch.float32 for grad in cast_grads)
-    assert_close('out', expected, out, torch.bfloat16)
-    assert_close('out under autocast', expected, cast, torch.bfloat16)
-    for want, *got in zip(expected_grads, grads, cast_grads, strict=True):
-        for grad in got:
-            assert_close('grad', want, grad, torch.bfloat16)
+@pytest.mark.parametrize('amp', [False, True], ids=['bfloat16', 'autocast'])
+def test_bfloat16_and_autocast(amp, calls):
+    conv, tensors = make((2, 7, 5), 7)
+    dtype = torch.float32 if amp else torch.bfloat16
+    tensors = [x.bfloat16().to(dtype) for x in tensors]
+
+    def cast(*tensors):
+        with torch.autocast('cpu', torch.bfloat16, enabled=amp):
+            return ours(conv, *tensors)
+
+    out, grads = assert_same(plain, cast, tensors, torch.bfloat16)
+    assert out.dtype == torch.bfloat16 and {x.dtype for x in grads} == {dtype}
+    assert len(calls) == (extension.UNAVAILABLE is None)
 
 
 def test_compiled_with_padding_of_one_side():
     """As in strips, whose rows are padded already, though these have no gradients."""
-    conv, x = make((2, 7, 5), 3)
-    tensors = [x, *(p.detach() for p in conv.parameters())]
 
     def padded(x, weight, bias):
         return depthwise_conv.conv2d(x, weight, bias, 1, (0, 1), len(weight))
 
     compiled = torch.compile(padded, backend='aot_eager', fullgraph=True)
-    expected, expected_grads = run_with_grads(padded, tensors)
-    out, grads = run_with_grads(compiled, tensors)
-    assert_close('out', expected, out)
-    for want, got in zip(expected_grads, grads, strict=True):
-        assert_close('grad', want, got)
+    assert_same(padded, compiled, make((2, 7, 5), 3)[1], exact=None)
 
 
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+@every_dtype
 def test_residual_adds_the_input(dtype):
-    conv, x = make((2, 7, 5), 3)
-    tensors = [x, *(p.detach() for p in conv.parameters())]
-    expected, expected_grads = run_with_grads(
-        lambda x, *args: x + plain(conv, x, *args), tensors, dtype=torch.float64
-    )
+    conv, (x, *parameters) = make((2, 7, 5), 3)
     conv.residual = True
-    out, grads = run_with_grads(partial(ours, conv), [t.to(dtype) for t in tensors])
-    assert_close('out', expected, out, dtype)
-    for want, got in zip(expected_grads, grads, strict=True):
-        assert_close('grad', want, got, dtype)
+    tensors = [t.to(dtype) for t in (x, *parameters)]
+    assert_same(lambda x, *p: x + plain(x, *p), partial(ours, conv), tensors, dtype)
     with torch.autocast('cpu', torch.bfloat16):
-        conv.float().weight.data[:] = 2**-8  # lost beside 1 in bfloat16
-        rest = conv(torch.ones_like(x)) - 1 - conv.bias
-    assert_close(
-        'beside 1',
-        torch.full_like(rest[:, 1:-1, 1:-1], 9 / 256),
-        rest[:, 1:-1, 1:-1],
-        torch.bfloat16,
-    )
+        conv.weight.data[:] = 2**-8  # lost beside 1 in bfloat16
+        rest = (conv(torch.ones_like(x)) - 1 - conv.bias)[:, 1:-1, 1:-1]
+    assert_close('beside 1', torch.full_like(rest, 9 / 256), rest, torch.bfloat16)
 
 
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16], ids=str)
+@every_dtype
 @pytest.mark.parametrize(
     'shape, kernel_size, stride, padding',
     [
@@ -143,58 +116,39 @@ def test_residual_adds_the_input(dtype):
 )
 def test_strides(shape, kernel_size, stride, padding, dtype):
     torch.manual_seed(0)
-    channels = 37
-    x, weight, bias = (
-        torch.randn(size).to(dtype)
-        for size in (
-            (*shape, channels),
-            (channels, 1, kernel_size, kernel_size),
-            (channels,),
-        )
-    )
+    sizes = (*shape, 37), (37, 1, kernel_size, kernel_size), (37,)
+    tensors = [torch.randn(size).to(dtype) for size in sizes]
     settings = dict(stride=stride, padding=padding)
-
-    def plain(x, weight, bias):
-        maps = x.permute(0, 3, 1, 2)
-        out = nn.functional.conv2d(maps, weight, bias, groups=channels, **settings)
-        return out.permute(0, 2, 3, 1)
-
-    tensors = x, weight, bias
-    expected, expected_grads = run_with_grads(plain, tensors, dtype=torch.float64)
-    ours = partial(depthwise_conv.depthwise_conv2d, **settings)
-    out, grads = run_with_grads(ours, tensors)
-    assert_close('out', expected, out)
-    for want, got in zip(expected_grads, grads, strict=True):
-        assert_close('grad', want, got)
+    strided = partial(depthwise_conv.depthwise_conv2d, **settings)
+    assert_same(partial(plain, **settings), strided, tensors)
 
 
 def test_views_of_wider_maps():
-    conv, x = make((2, 6, 5), 5)
+    conv, (x, *parameters) = make((2, 6, 5), 5)
     wide = torch.cat([x, x, x], -1).requires_grad_()
     conv(wide[..., CHANNELS : 2 * CHANNELS]).square().sum().backward()
     other = x.clone().requires_grad_()
-    plain(conv, other, conv.weight, conv.bias).square().sum().backward()
+    plain(other, *parameters).square().sum().backward()
     assert_close('grad', other.grad, wide.grad[..., CHANNELS : 2 * CHANNELS])
 
 
 def test_second_derivatives(calls):
-    conv, x = make((2, 6, 5), 5)
-    x.requires_grad_()
+    conv, tensors = make((2, 6, 5), 5)
 
     def penalty(function):
-        out = function(x, conv.weight, conv.bias).pow(3).sum()
-        grads = torch.autograd.grad(out, [x, conv.weight], create_graph=True)
+        x, weight, bias = (x.clone().requires_grad_() for x in tensors)
+        out = function(x, weight, bias).pow(3).sum()
+        grads = torch.autograd.grad(out, [x, weight], create_graph=True)
         norm = sum(grad.square().sum() for grad in grads)
-        return torch.autograd.grad(norm, [x, conv.weight])
+        return torch.autograd.grad(norm, [x, weight])
 
-    expected, actual = penalty(partial(plain, conv)), penalty(partial(ours, conv))
-    for want, got in zip(expected, actual, strict=True):
-        assert_close('second derivative', want, got)
+    for pair in zip(penalty(plain), penalty(partial(ours, conv)), strict=True):
+        assert_close('second derivative', *pair)
 
 
 def test_transforms_and_graphs_see_a_convolution(calls):
-    conv, x = make((2, 6, 5), 5)
-    expected = plain(conv, x, conv.weight, conv.bias)
+    conv, (x, *parameters) = make((2, 6, 5), 5)
+    expected = plain(x, *parameters)
     assert_close('vmap', expected, torch.func.vmap(lambda x: conv(x[None])[0])(x))
     tangent = torch.func.jvp(conv, (x,), (x,))[1]
     assert_close('jvp', expected - conv.bias, tangent)

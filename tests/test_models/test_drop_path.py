@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from backbones import DistilledMaiT, every_backbone, image, shallow_arch
+from layer_checks import randomize
 from timm.layers import DropPath as TimmDropPath
 from torch.testing import assert_close
 
@@ -21,10 +21,7 @@ RATE = 0.6
 def build(cls, **kwargs):
     """Build in float64, with random parameters, so that no branch is nearly zero."""
     torch.manual_seed(0)
-    model = cls(arch=shallow_arch(cls, depths=2), **kwargs).double()
-    for param in model.parameters():
-        torch.nn.init.normal_(param, std=0.2)
-    return model
+    return randomize(cls(arch=shallow_arch(cls, depths=2), **kwargs).double(), 0.2)
 
 
 def dropping_blocks(model):
@@ -40,19 +37,11 @@ def rates_of(block):
     return {m.drop_prob for m in block.modules() if isinstance(m, DROP_PATHS)}
 
 
-def depthwise(conv, x):
-    """Convolve maps (B, H, W, C) channel by channel."""
-    x = x.permute(0, 3, 1, 2)
-    padding = conv.weight.shape[-1] // 2
-    out = F.conv2d(x, conv.weight, conv.bias, padding=padding, groups=x.shape[1])
-    return out.permute(0, 2, 3, 1)
-
-
 def residual(block, x):
     """Return what is left of a block when its attention and its MLP are dropped."""
     for name in ('position', 'lpu'):  # of LiSANet and DAT++, which are never dropped
         if getattr(block, name, None) is not None:
-            x = x + depthwise(getattr(block, name), x)
+            x = getattr(block, name)(x)
     for name in ('scale1', 'scale2'):  # of IViT
         if getattr(block, name, None) is not None:
             x = x * getattr(block, name)

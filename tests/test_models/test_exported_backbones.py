@@ -3,7 +3,6 @@
 import pytest
 import torch
 from export_checks import OnnxSession, decomposed
-from torch import nn
 
 from mmattn.models import DAT, PVT, HMaiT, LiSANet, PVTv2
 from mmattn.models.layers import RelativeMaskedAttention, StructureAwareAttention
@@ -21,21 +20,12 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize(
-    'settings',
-    [
-        dict(),
-        pytest.param(dict(kernel_resize='stretch'), marks=pytest.mark.slow),
-        pytest.param(dict(kernel_resize='spectral'), marks=pytest.mark.slow),
-        pytest.param(dict(kernel_resize='gfnet'), marks=pytest.mark.slow),
-        pytest.param(
-            dict(kernel_resize='gfnet', kernel_domain='frequency'),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(dict(fft_dims=1), marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
+SLOW = [dict(kernel_resize=resize) for resize in ('stretch', 'spectral', 'gfnet')]
+SLOW += [dict(kernel_resize='gfnet', kernel_domain='frequency'), dict(fft_dims=1)]
+SLOW = [pytest.param(settings, marks=pytest.mark.slow) for settings in SLOW]
+
+
+@pytest.mark.parametrize('settings', [{}, *SLOW], ids=str)
 def test_structure_aware_attention_has_real_numbers_alone(settings):
     torch.manual_seed(0)
     layer = StructureAwareAttention(32, 2, (6, 5), patterns=3, **settings).eval()
@@ -47,20 +37,9 @@ def test_structure_aware_attention_has_real_numbers_alone(settings):
         assert_close('out', layer(x), program(x))
 
 
-class OnMap(nn.Module):
-    """A layer of tokens on a map (B, H, W, C)."""
-
-    def __init__(self, layer: nn.Module):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x):
-        return self.layer(x.flatten(1, 2), x.shape[1:3]).view_as(x)
-
-
 def test_biases_that_require_gradients_in_onnx_runtime():
     torch.manual_seed(0)
-    layer = OnMap(RelativeMaskedAttention(8, 2, 1, table_grid=(6, 5))).eval()
+    layer = RelativeMaskedAttention(8, 2, 1, table_grid=(6, 5)).eval()
     x = torch.randn(2, 6, 5, 8)
     session = OnnxSession(layer, (x,))
     with torch.no_grad():

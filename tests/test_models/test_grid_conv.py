@@ -1,14 +1,13 @@
 """Convolutions in graphs compiled for a CPU, which are one node each."""
 
-from functools import partial
-
 import pytest
 import torch
+from layer_checks import assert_same
 from torch.library import opcheck
 
 from mmattn.models.layers.depthwise_conv import conv2d, depthwise_conv2d
 from mmattn.ops.common import extension
-from tools.benchmark.tolerances import assert_close, run_with_grads
+from tools.benchmark.tolerances import assert_close
 
 # Channels in and out, and the settings, as in the stems and the attention.
 CONVS = {
@@ -52,32 +51,37 @@ def test_output_and_gradients(name, dtype, extended, monkeypatch):
     if not extended:
         monkeypatch.setattr(extension, 'UNAVAILABLE', 'not built')
     tensors, settings = make(name, dtype)
-    eager = partial(lambda *args: conv2d(*args, *settings))
     # There PyTorch's own convolution, which is not ours, rounds more than we allow.
     coarse = 'AVX512' not in torch.backends.cpu.get_cpu_capability()
     coarse &= name == 'depthwise' and not extended
     exact = dtype if coarse else torch.float64
-    expected, expected_grads = run_with_grads(eager, tensors, dtype=exact)
-    out, grads = run_with_grads(compiled(*settings), tensors)
+    out, _ = assert_same(
+        lambda *args: conv2d(*args, *settings),
+        compiled(*settings),
+        tensors,
+        dtype,
+        exact,
+    )
     assert out.is_contiguous()
-    assert_close('out', expected, out, dtype)
-    for which, want, got in zip('xwb', expected_grads, grads, strict=True):
-        assert_close(f'grad of {which}', want, got, dtype)
 
 
 def test_autocast_and_frozen_tensors():
     (x, weight, bias), settings = make('stem')
-    weight.requires_grad_()
-    with torch.autocast('cpu', torch.bfloat16):
-        out = compiled(*settings)(x, weight, bias)
-        expected = conv2d(x, weight, bias, *settings)
-    assert out.dtype == torch.bfloat16
-    assert_close('out', expected, out, torch.bfloat16)
-    (want,) = torch.autograd.grad(expected.sum(), weight)
-    (got,) = torch.autograd.grad(out.sum(), weight)
-    assert got.dtype == torch.float32
-    assert_close('grad', want, got, torch.bfloat16)
-    compiled(*settings)(x, weight.detach(), bias.requires_grad_()).sum().backward()
+    conv = compiled(*settings)
+
+    def under_autocast(function):
+        def run(weight):
+            with torch.autocast('cpu', torch.bfloat16):
+                return function(x, weight, bias)
+
+        return run
+
+    eager = under_autocast(lambda *args: conv2d(*args, *settings))
+    out, (grad,) = assert_same(
+        eager, under_autocast(conv), [weight], torch.bfloat16, exact=None
+    )
+    assert out.dtype == torch.bfloat16 and grad.dtype == torch.float32
+    conv(x, weight, bias.requires_grad_()).sum().backward()
     assert_close('grad', torch.full_like(bias, out[..., 0].numel()), bias.grad)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from layer_checks import randn, randomize
 
 from mmattn.models import PooledMLP
 
@@ -9,10 +10,8 @@ from mmattn.models import PooledMLP
 def test_forward_is_the_formula():
     """With CAFormer's epsilons, 1e-6 before the linear layer and 1e-5 after it."""
     torch.manual_seed(0)
-    head = PooledMLP(6).double()
-    for parameter in head.parameters():
-        torch.nn.init.normal_(parameter)
-    maps = [torch.randn(2, *shape).double() for shape in ((5, 14, 14), (6, 3, 5))]
+    head = randomize(PooledMLP(6)).double()
+    maps = [randn(2, 5, 14, 14), randn(2, 6, 3, 5)]
 
     def norm(x, layer, eps):
         x = x - x.mean(1, keepdim=True)

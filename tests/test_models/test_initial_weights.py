@@ -6,7 +6,6 @@ many numbers as a parameter, and all parameters of a row together, have.
 """
 
 import re
-from functools import partial
 from math import prod, sqrt
 
 import pytest
@@ -55,6 +54,13 @@ def pytorchs(name, shapes):
     return UNIFORM, 1 / sqrt(3 * prod(weight[1:]))
 
 
+def fan_out(name, shapes):
+    """Return PVT v2's rule of convolutions of one group, or of linear layers."""
+    out, _, *kernel = (*shapes[name], 1, 1)[:4]
+    linear = len(shapes[name]) == 2
+    return NORMAL, 0.02 if linear else sqrt(2 / (out * prod(kernel)))
+
+
 NORMS = (
     (r'(.*\.)?(norm\d?|out_norms\.\d+|conv_offset\.1)\.weight', constant(1)),
     (r'(.*\.)?(norm\d?|out_norms\.\d+|conv_offset\.1)\.bias', constant(0)),
@@ -73,9 +79,11 @@ STAR_RELU = (
 # Ours. Mixtures of heads add noise to the identity, whatever its scale; a stem's bias
 # keeps zero-padded pixels from being zeros that a norm divides by.
 MIXING = ((r'.*\.w[12](_[qk])?', normal(0.02)),)
+ALPHA = (r'.*\.alpha_logit', constant(0))  # a half
 STEM_BIAS = ((r'stem\.proj\.bias', normal(0.02)),)
 # Ours: what LiSA's kernels make of values and keys is as large as those.
 LISA = (
+    *STAR_RELU,
     (r'.*\.attn\.(w_a|w_b)', by_shape(lambda s: 1 / sqrt(s[-2] * s[-1]))),
     (r'.*\.attn\.bias', normal(0.02)),
     *STEM_BIAS,
@@ -86,11 +94,12 @@ TABLE = {
     MaiT: DEIT,
     DistilledMaiT: (
         (r'.*\.ls[12]\.gamma', constant(0.1)),  # the argument that the class gives
-        (r'.*\.alpha_logit', constant(0)),  # ours: alpha is a half
+        ALPHA,
         *DEIT,
     ),
     # CaiT, https://arxiv.org/abs/2103.17239, Table 1 (1e-5 at 24 layers), and timm's.
     MaskedCaiT: (
+        ALPHA,
         (r'.*\.gamma_[12]', constant(1e-5)),
         (r'stem\.proj\.(weight|bias)', pytorchs),
         *DEIT,
@@ -117,7 +126,7 @@ TABLE = {
     PVTv2: (
         *STEM_BIAS,
         (r'.*\.dwconv\.weight', normal(sqrt(2 / 9))),
-        (r'.*\.(proj|sr)\.weight', lambda name, shapes: fan_out(name, shapes)),
+        (r'.*\.(proj|sr)\.weight', fan_out),
         *NORMS,
         *MATRICES,
     ),
@@ -136,46 +145,26 @@ TABLE = {
 }
 
 
-def fan_out(name, shapes):
-    """Return PVT v2's rule of convolutions of one group, or of linear layers."""
-    out, _, *kernel = (*shapes[name], 1, 1)[:4]
-    linear = len(shapes[name]) == 2
-    return NORMAL, 0.02 if linear else sqrt(2 / (out * prod(kernel)))
-
-
-def build(cls, **kwargs):
+def build(cls, arch=(), **kwargs):
     torch.manual_seed(0)
     if cls is PlainLiSANet:  # its spectra are no independent numbers
         kwargs.update(kernel_domain='spatial')
-    return cls(arch=shallow_arch(cls), **kwargs)
+    return cls(arch=shallow_arch(cls) | dict(arch), **kwargs)
 
 
-CASES = {cls.__name__: (partial(build, cls), TABLE.get(cls, ())) for cls in BACKBONES}
-CASES |= {
-    'PVT-token': (partial(build, PVT, out_type='cls_token'), TABLE[PVT]),
-    'MaskedCaiT-token': (
-        partial(build, MaskedCaiT, out_type='cls_token', masking='soft'),
-        ((r'.*\.alpha_logit', constant(0)), *TABLE[MaskedCaiT]),
-    ),
-    'MaiT-norms': (partial(build, MaiT, out_indices=(0, 1)), TABLE[MaiT]),
-    'ViT-equation-7': (
-        partial(build, ViT, interact_expand=1, local_kernel=None, gate=False),
-        TABLE[ViT],
-    ),
-    'ViT-equation-5': (partial(build, ViT, attention='mhsa_interaction'), TABLE[ViT]),
-    'HMaiT-absolute': (partial(build, HMaiT, position='absolute'), TABLE[HMaiT]),
-    'HMaiT-full': (partial(build, HMaiT, position='full'), TABLE[HMaiT]),
+CASES = {cls.__name__: (cls, {}) for cls in BACKBONES} | {
+    'PVT-token': (PVT, dict(out_type='cls_token')),
+    'MaskedCaiT-token': (MaskedCaiT, dict(out_type='cls_token', masking='soft')),
+    'MaiT-norms': (MaiT, dict(out_indices=(0, 1))),
+    'ViT-equation-7': (ViT, dict(interact_expand=1, local_kernel=None, gate=False)),
+    'ViT-equation-5': (ViT, dict(attention='mhsa_interaction')),
+    'HMaiT-absolute': (HMaiT, dict(position='absolute')),
+    'HMaiT-full': (HMaiT, dict(position='full')),
     # More heads have larger tables, whose deviation is known better.
-    'DAT-heads': (lambda: DAT(dict(shallow_arch(DAT), num_heads=HEADS)), TABLE[DAT]),
-    'DATPlusPlus-heads': (
-        lambda: DATPlusPlus(dict(shallow_arch(DATPlusPlus), num_heads=HEADS)),
-        TABLE[DATPlusPlus],
-    ),
-    'PVTv2-li': (lambda: PVTv2(dict(shallow_arch(PVTv2), linear=True)), TABLE[PVTv2]),
-    'LiSANet-star-relu': (
-        partial(build, LiSANet, activation='star_relu', proj_bias=True),
-        (*STAR_RELU, *TABLE[LiSANet]),
-    ),
+    'DAT-heads': (DAT, dict(arch=dict(num_heads=HEADS))),
+    'DATPlusPlus-heads': (DATPlusPlus, dict(arch=dict(num_heads=HEADS))),
+    'PVTv2-li': (PVTv2, dict(arch=dict(linear=True))),
+    'LiSANet-star-relu': (LiSANet, dict(activation='star_relu', proj_bias=True)),
 }
 
 
@@ -203,17 +192,16 @@ def assert_drawn(z, kind, what):
         assert z.abs().max() <= sqrt(3) * (1 + 1e-6), what
 
 
-@pytest.mark.parametrize('make, rows', CASES.values(), ids=CASES)
-def test_parameters_start_as_the_table_says(make, rows):
-    model = make()
+@pytest.mark.parametrize('cls, kwargs', CASES.values(), ids=CASES)
+def test_parameters_start_as_the_table_says(cls, kwargs):
+    model, rows = build(cls, **kwargs), TABLE[cls]
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     drawn = {}
     for name, param in model.named_parameters():
         pattern, rule = next(row for row in rows if re.fullmatch(row[0], name))
         kind, value = rule(name, shapes)
         if kind == CONSTANT:
-            expected = torch.full_like(param, value)
-            assert torch.equal(param.detach(), expected), name
+            assert param.eq(value).all(), name
             continue
         z = noise_of(name, param.detach().double()).flatten() / value
         assert_drawn(z, kind, name)

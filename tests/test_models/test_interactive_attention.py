@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from layer_checks import randn
 from refusals import refuses
 from torch.testing import assert_close
 
@@ -11,15 +12,9 @@ from mmattn.models.layers import InteractiveAttention
 AS_PRINTED = dict(interact_expand=1, local_kernel=None, gate=False)
 
 
-def build(embed_dims=24, num_heads=3, **kwargs):
+def build(num_heads=3, **kwargs):
     torch.manual_seed(0)
-    return InteractiveAttention(embed_dims, num_heads, **kwargs).double()
-
-
-def grid_of(height, width, embed_dims=24):
-    generator = torch.Generator().manual_seed(1)
-    shape = (2, height, width, embed_dims)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
+    return InteractiveAttention(24, num_heads, **kwargs).double()
 
 
 def numpy_weights(layer):
@@ -59,23 +54,23 @@ def equation_7(layer, x):
 def test_equation_7_as_printed(grid):
     layer = build(**AS_PRINTED)
     layer.reset_mixing(std=1.0)
-    x = grid_of(*grid)
+    x = randn(2, *grid, 24)
     expected = np.stack([equation_7(layer, image.numpy()) for image in x])
     assert_close(layer(x), torch.from_numpy(expected))
 
 
-def test_interaction_without_noise_is_none(expand=3):
-    layer, plain = build(interact_expand=expand), build(interact_expand=None)
+def test_interaction_without_noise_is_none():
+    layer, plain = build(interact_expand=3), build(interact_expand=None)
     layer.reset_mixing(std=0)
     missing, unexpected = plain.load_state_dict(layer.state_dict(), strict=False)
     assert not missing and set(unexpected) == {'w1_q', 'w2_q', 'w1_k', 'w2_k'}
-    x = grid_of(9, 10)
+    x = randn(2, 9, 10, 24)
     assert_close(layer(x), plain(x))
 
 
 def test_noise_parts_the_copies_of_a_head():
     layer = build(interact_expand=2)
-    layer(grid_of(9, 10)).square().mean().backward()
+    layer(randn(2, 9, 10, 24)).square().mean().backward()
     for name in ('w1_q', 'w1_k'):
         first, second = getattr(layer, name).grad.chunk(2)
         assert not torch.allclose(first, second)
@@ -84,7 +79,7 @@ def test_noise_parts_the_copies_of_a_head():
 def test_local_branch_is_a_convolution_of_the_values():
     layer, plain = build(gate=False), build(gate=False, local_kernel=None)
     plain.load_state_dict(layer.state_dict(), strict=False)
-    x = grid_of(9, 10)
+    x = randn(2, 9, 10, 24)
     value = layer.qkv(x)[..., 48:]
     padded = np.pad(value.detach().numpy(), ((0, 0), (3, 3), (3, 3), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (7, 7), axis=(1, 2))
@@ -97,7 +92,7 @@ def test_local_branch_is_a_convolution_of_the_values():
 def test_gate_scales_channels_by_their_mean():
     layer, plain = build(), build(gate=False)
     plain.load_state_dict(layer.state_dict(), strict=False)
-    x = grid_of(9, 10)
+    x = randn(2, 9, 10, 24)
     heads = {}
     plain.proj.register_forward_pre_hook(lambda _, args: heads.update(out=args[0]))
     plain(x)
@@ -107,20 +102,16 @@ def test_gate_scales_channels_by_their_mean():
     assert_close(layer(x), layer.proj(heads['out'] * gate))
 
 
-def test_one_landmark_is_enough():
-    assert build(landmarks=1)(grid_of(5, 9)).shape == (2, 5, 9, 24)
-
-
 def test_images_of_any_size_cost_linear_attention():
     """The operator sees at most 49 landmarks, and fewer on a smaller grid."""
     layer = build()
     for (height, width), landmarks in {(30, 20): 49, (5, 9): 35, (1, 2): 2}.items():
-        q, k = layer._pool(layer.qkv(grid_of(height, width))[..., :48])
+        q, k = layer._pool(layer.qkv(randn(2, height, width, 24))[..., :48])
         assert q.shape == k.shape == (2, landmarks, 3, 8)
 
 
 def test_backend_is_the_operators():
-    x = grid_of(9, 10)
+    x = randn(2, 9, 10, 24)
     assert_close(build(backend='reference')(x), build()(x))
     with pytest.raises(ValueError, match="'metal'"):
         build(backend='metal')(x)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from layer_checks import randn, randomize
 from timm.models.metaformer import (
     Attention,
     LayerNorm2dNoBias,
@@ -25,37 +26,30 @@ def build(arch=SHALLOW, **kwargs):
     return IViT(arch, **kwargs)
 
 
-def test_frame_is_metaformers(shape=(33, 47)):
+def metaformer(arch, **kwargs):
+    return MetaFormer(depths=arch['depths'], dims=arch['embed_dims'], **kwargs)
+
+
+def test_frame_is_metaformers():
     """With its kernel of 7, and the identity for attention in both."""
     model = build(conv_kernel=7, out_norm=False)
-    theirs = MetaFormer(
-        depths=SHALLOW['depths'],
-        dims=SHALLOW['embed_dims'],
-        token_mixers=SepConv,
-        norm_layers=LayerNorm2dNoBias,
-        num_classes=0,
-    )
+    mixers = dict(token_mixers=SepConv, norm_layers=LayerNorm2dNoBias)
+    theirs = metaformer(SHALLOW, num_classes=0, **mixers)
     for stage in (2, 3):
         model.stages[stage].blocks[0].attn = nn.Identity()
         theirs.stages[stage].blocks[0].token_mixer = nn.Identity()
-    for param in theirs.parameters():
-        nn.init.normal_(param, std=0.5)
+    randomize(theirs, 0.5)
     report = load_weights(model, theirs.state_dict())
     assert not report.missing and not report.resized
     assert all(name.startswith('head.') for name in report.unexpected)
     model, theirs = model.double(), theirs.double().eval()
-    x = torch.randn(2, 3, *shape, dtype=torch.float64)
+    x = randn(2, 3, 33, 47)
     assert_close(model(x)[-1], theirs.forward_features(x))
 
 
 def test_options_reach_the_attention():
-    model = build(
-        landmarks=14,
-        interact_expand=1,
-        local_kernel=None,
-        gate=False,
-        backend='reference',
-    )
+    as_printed = dict(interact_expand=1, local_kernel=None, gate=False)
+    model = build(landmarks=14, backend='reference', **as_printed)
     for stage in (2, 3):
         attn = model.stages[stage].blocks[0].attn
         assert attn.landmarks == 14 and attn.backend == 'reference'
@@ -68,14 +62,11 @@ LIKE_CAFORMER = dict(SHALLOW, embed_dims=(8, 16, 32, 64), num_heads=(1, 2))
 
 
 def caformer():
-    norms = LayerNorm2dNoBias, LayerNormNoBias
-    theirs = MetaFormer(
-        depths=LIKE_CAFORMER['depths'],
-        dims=LIKE_CAFORMER['embed_dims'],
-        token_mixers=[SepConv, SepConv, Attention, Attention],
-        norm_layers=[norm for norm in norms for _ in range(2)],
-        num_classes=5,
+    mixers = dict(
+        token_mixers=[SepConv] * 2 + [Attention] * 2,
+        norm_layers=[LayerNorm2dNoBias] * 2 + [LayerNormNoBias] * 2,
     )
+    theirs = metaformer(LIKE_CAFORMER, num_classes=5, **mixers)
     return {k: torch.randn(v.shape) for k, v in theirs.state_dict().items()}
 
 

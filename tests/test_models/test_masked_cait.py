@@ -3,6 +3,7 @@
 import pytest
 import torch
 from backbones import counted
+from layer_checks import out_and_gradients, randn, randomize
 from refusals import refuses
 from timm.models.cait import Cait
 from torch import nn
@@ -21,17 +22,10 @@ MASKS = {
 }
 GRID = 5, 4
 
-every_mask = pytest.mark.parametrize('settings', MASKS.values(), ids=MASKS)
-
 
 def build(arch=SHALLOW, **kwargs):
     torch.manual_seed(0)
     return MaskedCaiT(arch, **{'img_size': 64, **kwargs}).eval()
-
-
-def randn(*shape, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(shape, generator=generator, dtype=dtype)
 
 
 def timms():
@@ -43,22 +37,8 @@ def timms():
     return model.eval()
 
 
-def attention(masked_heads, **settings):
-    torch.manual_seed(0)
-    layer = MaskedTalkingHeads(48, 4, masked_heads=masked_heads, **settings).double()
-    for param in layer.parameters():
-        nn.init.normal_(param, std=0.3)
-    return layer
-
-
-def gradients(layer, out):
-    layer.zero_grad()
-    (out * randn(*out.shape, dtype=out.dtype)).sum().backward()
-    return {n: p.grad for n, p in layer.named_parameters() if p.grad is not None}
-
-
 def test_equals_timm_without_masks():
-    theirs, x = timms().double(), randn(2, 3, 64, 64, dtype=torch.float64)
+    theirs, x = timms().double(), randn(2, 3, 64, 64)
     expected = theirs.forward_features(x)
     tokens, maps = (
         build(masking='none', out_type=out_type).double()
@@ -70,11 +50,8 @@ def test_equals_timm_without_masks():
     assert_close(maps(x)[0].flatten(2).transpose(1, 2), expected[:, 1:])
 
 
-@every_mask
-@pytest.mark.parametrize('masked_heads', [(1, 3), (0, 1, 2, 3)], ids=str)
-def test_what_the_softmax_gets_is_masked(settings, masked_heads):
-    """Between the mixtures, head by head."""
-    layer, x = attention(masked_heads, **settings), randn(2, *GRID, 48).double()
+def by_hand(layer, x):
+    """Mask between the mixtures, head by head."""
     near = neighborhood_mask(GRID, layer.kernel_size)
     alphas = iter(() if layer.alpha is None else layer.alpha)
     qkv = layer.qkv(x).view(2, 20, 3, 4, 12).unbind(2)
@@ -84,7 +61,7 @@ def test_what_the_softmax_gets_is_masked(settings, masked_heads):
     for head in range(4):
         row, shift = layer.proj_l.weight[head], layer.proj_l.bias[head]
         mixed = (row[:, None, None] * scores).sum(1) + shift
-        if head in masked_heads:
+        if head in layer.masked_heads:
             fill = 0 if layer.mask_fill == 'zero' else -torch.inf
             if layer.alpha is not None:
                 fill = next(alphas) * mixed
@@ -95,26 +72,32 @@ def test_what_the_softmax_gets_is_masked(settings, masked_heads):
         row, shift = layer.proj_w.weight[head], layer.proj_w.bias[head]
         mixed = sum(w * weight for w, weight in zip(row, weights, strict=True)) + shift
         outs.append(mixed @ v[:, head])
-    expected = layer.proj(torch.cat(outs, -1)).view_as(x)
-    grads = gradients(layer, expected)
-    out = layer(x)
-    assert_close(out, expected)
-    assert_close(gradients(layer, out), grads)
+    return layer.proj(torch.cat(outs, -1)).view_as(x)
+
+
+@pytest.mark.parametrize('settings', MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize('masked_heads', [(1, 3), (0, 1, 2, 3)], ids=str)
+def test_what_the_softmax_gets_is_masked(settings, masked_heads):
+    torch.manual_seed(0)
+    layer = MaskedTalkingHeads(48, 4, masked_heads=masked_heads, **settings)
+    layer, x = randomize(layer.double(), 0.3), randn(2, *GRID, 48)
+    expected = out_and_gradients(layer, lambda x: by_hand(layer, x), x)
+    assert_close(out_and_gradients(layer, layer, x), expected)
 
 
 @pytest.mark.parametrize('out_indices', [-1, 0])
 def test_every_parameter_learns_from_the_class_token(out_indices):
     """Blocks run again in the backward; so does the attention of the class token."""
     settings = dict(masking='soft', out_type='cls_token', out_indices=out_indices)
-    results, x = [], randn(2, 3, 33, 47)
+    results, x = [], randn(2, 3, 33, 47, dtype=torch.float32)
     for with_cp in (False, True):
         model = build(**settings, layer_scale=1.0, with_cp=with_cp)
         runs = counted(m for m in model.modules() if 'Block' in type(m).__name__)
-        (out,) = model(x)
+        out, gradients = out_and_gradients(model, lambda x, m=model: m(x)[0], x)
         assert out.shape == (2, 48)
-        results.append(gradients(model, out))
+        results.append(gradients)
         assert list(runs.values()) == [1 + with_cp] * (out_indices % 2 + 1 + 2)
-    assert set(results[0]) == {name for name, _ in model.named_parameters()}
+    assert set(results[0]) == {'x', *(name for name, _ in model.named_parameters())}
     assert_close(*results)
 
 

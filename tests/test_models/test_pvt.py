@@ -1,9 +1,12 @@
 """PVT and PVT v2: official values, other packages' models, positions, attention."""
 
+from importlib import import_module
+
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
+import transformers
 from golden import (
     assert_golden,
     golden,
@@ -11,6 +14,7 @@ from golden import (
     hashed_parameter,
     hashed_parameters,
 )
+from layer_checks import randn
 from refusals import refuses
 from safetensors.torch import load_file
 from torch import nn
@@ -18,9 +22,6 @@ from torch.testing import assert_close
 
 from mmattn.models import PVT, PVTv2
 from mmattn.models.backbones import pvt, pvt_v2
-from mmattn.models.layers import (
-    SpatialReductionAttention,
-)
 from mmattn.weights.load import load_weights
 
 MODULES = {PVT: pvt, PVTv2: pvt_v2}
@@ -55,11 +56,7 @@ def with_equal_epsilons(*models):
 
 
 def image(*size):
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(2, 3, *size, generator=generator, dtype=torch.float64)
-
-
-# --- official values ----------------------------------------------------------------
+    return randn(2, 3, *size)
 
 
 @pytest.mark.parametrize(
@@ -94,14 +91,9 @@ def test_official_logits():
     assert_golden(F.linear(token, weight, bias), record['logits'])
 
 
-# --- other packages -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize('linear', [None, False, True], ids=['pvt', 'v2', 'v2-li'])
 def test_models_of_transformers(linear):
     """It has other epsilons in places."""
-    import transformers
-
     settings = dict(
         depths=DEPTHS,
         hidden_sizes=(32, 64, 160, 256),
@@ -129,15 +121,24 @@ def test_models_of_transformers(linear):
     assert_close(peer.classifier(last), peer(x).logits, rtol=0, atol=5e-5)
 
 
-@pytest.mark.parametrize('cls', MODULES)
-def test_models_of_mmdet(cls):
-    from mmdet.models.backbones import pvt as theirs
-
-    name = 'PyramidVisionTransformer' + ('V2' if cls is PVTv2 else '')
-    peer = getattr(theirs, name)(embed_dims=32, num_layers=DEPTHS, drop_path_rate=0)
+@pytest.mark.parametrize(
+    'package, name, arch',
+    [
+        ('mmdet', 'PyramidVisionTransformer', SHALLOW),
+        ('mmdet', 'PyramidVisionTransformerV2', SHALLOW_V2),
+        ('mmseg', 'MixVisionTransformer', SHALLOW_MIT),
+    ],
+)
+def test_models_of_mm_packages(package, name, arch):
+    cls = PVT if arch is SHALLOW else PVTv2
+    backbones = import_module(f'{package}.models.backbones')
+    settings = dict(drop_path_rate=0)
+    if arch is SHALLOW_MIT:
+        settings['num_heads'] = arch['num_heads']
+    peer = getattr(backbones, name)(embed_dims=32, num_layers=DEPTHS, **settings)
     weights = randomize(peer).state_dict()
     assert MODULES[cls].layout_of(weights) == 'mmdet'
-    model = cls(SHALLOW if cls is PVT else SHALLOW_V2).double()
+    model = cls(arch).double().eval()
     model.load_state_dict(weights)
     with_equal_epsilons(model, peer)
     x = image(64, 96)
@@ -147,7 +148,6 @@ def test_models_of_mmdet(cls):
 @pytest.mark.parametrize(
     'name, saved',
     [
-        ('MixVisionTransformer', False),  # of mmseg
         ('SegformerModel', False),
         ('SegformerModel', True),
         ('SegformerForImageClassification', True),
@@ -156,20 +156,9 @@ def test_models_of_mmdet(cls):
 )
 def test_encoders_of_segformer(name, saved, tmp_path):
     """Files of transformers have other names than its models in memory."""
-    if name == 'MixVisionTransformer':
-        from mmseg.models import backbones as mmseg
-
-        settings = dict(num_layers=DEPTHS, num_heads=SHALLOW_MIT['num_heads'])
-        encoder = peer = mmseg.MixVisionTransformer(embed_dims=32, **settings)
-        settings = dict()
-    else:
-        import transformers
-
-        cfg = transformers.SegformerConfig(depths=DEPTHS, num_labels=10)
-        peer = getattr(transformers, name)(cfg)
-        encoder = getattr(peer, 'segformer', peer)
-        settings = dict(output_hidden_states=True)
-    weights = randomize(peer).state_dict()
+    cfg = transformers.SegformerConfig(depths=DEPTHS, num_labels=10)
+    peer = randomize(getattr(transformers, name)(cfg))
+    weights = peer.state_dict()
     if saved:
         peer.save_pretrained(tmp_path)
         weights = load_file(tmp_path / 'model.safetensors')
@@ -180,10 +169,10 @@ def test_encoders_of_segformer(name, saved, tmp_path):
     heads = {name.partition('.')[0] for name in report.unexpected}
     assert heads <= {'head', 'decode_head'}
     with_equal_epsilons(model, peer)
-    x = image(64, 96)
+    encoder, x = getattr(peer, 'segformer', peer), image(64, 96)
     with torch.no_grad():
-        maps = encoder(x, **settings)
-        assert_close(model(x), tuple(getattr(maps, 'hidden_states', maps)), **EXACT)
+        expected = encoder(x, output_hidden_states=True).hidden_states
+        assert_close(model(x), tuple(expected), **EXACT)
 
 
 def test_names_of_the_authors_of_segformer():
@@ -192,14 +181,10 @@ def test_names_of_the_authors_of_segformer():
     layers += 'mlp.fc1', 'mlp.dwconv.dwconv', 'mlp.fc2'
     reduction = 'attn.sr', 'attn.norm'
     modules = []
-    for stage, depth in enumerate(DEPTHS, 1):
-        modules += (
-            f'patch_embed{stage}.proj',
-            f'patch_embed{stage}.norm',
-            f'norm{stage}',
-        )
-        for name in layers + reduction * (stage < 4):
-            modules += [f'block{stage}.{block}.{name}' for block in range(depth)]
+    for i, depth in enumerate(DEPTHS, 1):
+        modules += [f'patch_embed{i}.proj', f'patch_embed{i}.norm', f'norm{i}']
+        for name in layers + reduction * (i < 4):
+            modules += [f'block{i}.{block}.{name}' for block in range(depth)]
     names = {f'{name}.{kind}' for name in modules for kind in ('weight', 'bias')}
     model = build_v2(SHALLOW_MIT)
     theirs = pvt_v2.to_official_state_dict(model.state_dict())
@@ -207,18 +192,10 @@ def test_names_of_the_authors_of_segformer():
     assert_close(pvt_v2.convert_state_dict(theirs), model.state_dict())
 
 
-TIMM = {  # ours and the depths that make it small
-    'pvt_v2_b0': ('b0', DEPTHS),
-    'pvt_v2_b2_li': ('b2_li', DEPTHS),
-    'pvt_v2_b5': ('b5', (1, 1, 1, 1)),
-}
-
-
-@pytest.mark.parametrize('name', TIMM)
-def test_models_of_timm(name):
-    arch, depths = TIMM[name]
-    peer = randomize(timm.create_model(name, depths=depths))
-    model = build_v2(dict(PVTv2.arch_zoo[arch], depths=depths))
+@pytest.mark.parametrize('arch', ['b0', 'b2_li', 'b5'])
+def test_models_of_timm(arch):
+    peer = randomize(timm.create_model(f'pvt_v2_{arch}', depths=DEPTHS))
+    model = build_v2(dict(PVTv2.arch_zoo[arch], depths=DEPTHS))
     weights = peer.state_dict()
     assert pvt_v2.layout_of(weights) == 'timm'
     result = model.load_state_dict(weights, strict=False)
@@ -237,11 +214,6 @@ def test_official_names_and_back(make):
     module, ours = MODULES[type(source)], source.state_dict()
     ours |= {'head.weight': torch.ones(10, 256)}
     official = module.to_official_state_dict(ours)
-    some = 'pos_embed4', 'cls_token', 'norm.weight'
-    if module is pvt_v2:
-        some = 'block2.1.mlp.dwconv.dwconv.bias', 'norm4.weight'
-    some += 'patch_embed4.norm.bias', 'block2.1.attn.sr.weight', 'head.weight'
-    assert set(some) <= official.keys()
     for layout, weights in (('official', official), ('mmattn', ours)):
         assert module.layout_of(weights) == layout
         converted = module.convert_state_dict(weights)
@@ -256,9 +228,6 @@ def test_official_names_and_back(make):
         module.layout_of({'conv1.weight': torch.ones(1)})
     result = make().load_state_dict({'conv1.weight': 1}, strict=False)
     assert result.unexpected_keys == ['conv1.weight']
-
-
-# --- maps, class token, positions ---------------------------------------------------
 
 
 def test_pixels_beyond_the_last_patch_are_not_seen():
@@ -312,28 +281,12 @@ def test_positions_that_do_not_fit():
     assert_close(model.get_parameter(name), token.get_parameter(name)[:, 1:])
 
 
-# --- parts --------------------------------------------------------------------------
-
-
 def test_a_table_that_looks_like_one_with_a_token_is_kept():
     """Stage 3 has 2 x 5 positions, one more than a square of 3 x 3."""
-    model = build(img_size=(32, 80))
-    for weight in model.parameters():
-        torch.nn.init.normal_(weight)
-    loaded = build(img_size=(32, 80))
+    settings = dict(img_size=(32, 80))
+    model, loaded = build(**settings), PVT(SHALLOW, **settings).double()
     loaded.load_state_dict(model.state_dict())
-    for expected, found in zip(model.parameters(), loaded.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-
-def test_maps_smaller_than_the_ratio_have_one_key():
-    torch.manual_seed(0)
-    layer = SpatialReductionAttention(8, 2, 4).double()
-    x = torch.randn(2, 3, 9, 8, dtype=torch.float64)
-    padded = F.pad(x, (0, 0, 0, 0, 0, 1))
-    assert_close(layer.reduce(x), layer.reduce(padded))
-    assert layer.reduce(x).shape == (2, 1, 2, 8)
-    assert layer(x[:, :1, :1]).shape == (2, 1, 1, 8)
+    assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize('switch', ['overlap', 'conv_mlp'])

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from layer_checks import randn
 from refusals import refuses
 from torch import nn
 
@@ -62,7 +63,7 @@ def test_masked_heads_are_masked_and_others_are_not(mask_fill):
     N, settings = 21, dict(num_special=1, mask_fill=mask_fill)
     layer = RandomMaskedAttention(24, 3, (0, 2), seed=5, **settings).double()
     nn.init.normal_(layer.qkv.weight, std=0.5)
-    x = torch.randn(2, N, 24, dtype=torch.float64)
+    x = randn(2, N, 24)
     q, k, v = layer.qkv(x).view(2, N, 3, 3, 8).permute(2, 0, 3, 1, 4)
     scores = q @ k.mT * 8**-0.5
     mask = random_mask((4, 5), 3, 1, seed=5)

@@ -5,22 +5,14 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
+from layer_checks import out_and_gradients, randn, randomize
 from torch.testing import assert_close
 
-from mmattn.models.layers import RelativeMaskedAttention
+from mmattn.models.layers import RelativeMaskedAttention, offset_tables
 from mmattn.models.layers.masked import relative_attention
 from mmattn.ops.common import extension
 from mmattn.ops.masked_attention import attention_under_mask, neighborhood_mask
 from tools.benchmark import tolerances
-
-# --- the bias -----------------------------------------------------------------------
-
-
-def randomize(layer):
-    for param in layer.parameters():
-        nn.init.normal_(param)
-    return layer
 
 
 def dense_bias(table, table_grid, grid):
@@ -44,13 +36,6 @@ def by_definition(layer, x, grid, bias, kernel_size):
     return layer.proj(out.flatten(2))
 
 
-def out_and_gradients(layer, function, x):
-    layer.zero_grad()
-    out = function(x)
-    out.backward(torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out))
-    return out, {name: p.grad for name, p in layer.named_parameters()}
-
-
 LAYERS = {
     'mixed': dict(masked_heads=2, grid=(9, 5)),
     'all-masked-5x5': dict(masked_heads=3, grid=(4, 9), kernel_size=5),
@@ -66,9 +51,8 @@ LAYERS = {
 def test_layer_is_its_definition(case):
     case = dict(case)
     grid = case.pop('grid')
-    layer = RelativeMaskedAttention(12, 3, **case).double()
-    randomize(layer)
-    x = torch.randn(2, grid[0] * grid[1], 12, dtype=torch.float64)
+    layer = randomize(RelativeMaskedAttention(12, 3, **case)).double()
+    x = randn(2, grid[0] * grid[1], 12)
 
     def definition(x):
         table_grid = case.get('table_grid', (7, 7))
@@ -80,10 +64,12 @@ def test_layer_is_its_definition(case):
     assert_close(actual, expected)
 
 
+@pytest.mark.parametrize('most', [0, 256], ids=['lines', 'rectangles'])
 @pytest.mark.parametrize('num_masked', [0, 2, 3])
-def test_rows_of_queries_are_all_at_once(num_masked, monkeypatch):
+def test_rows_of_queries_are_all_at_once(num_masked, most, monkeypatch):
+    monkeypatch.setattr(offset_tables, 'MAX_PIXELS', most)
     layer = randomize(RelativeMaskedAttention(12, 3, num_masked)).double()
-    x = torch.randn(2, 35, 12, dtype=torch.float64)
+    x = randn(2, 35, 12)
     expected = out_and_gradients(layer, partial(layer, grid=(5, 7)), x)
     monkeypatch.setattr(relative_attention, 'MAX_BIAS_ELEMENTS', -1)
     monkeypatch.setattr(relative_attention, 'QUERY_ROWS', 2)
@@ -125,9 +111,8 @@ def test_large_maps_hold_nothing_of_n_by_n_for_the_backward(monkeypatch, backend
     largest = []
     for limit in (relative_attention.MAX_BIAS_ELEMENTS, 2 * N**2 - 1):
         monkeypatch.setattr(relative_attention, 'MAX_BIAS_ELEMENTS', limit)
-        sizes = []
-        pack = lambda x: sizes.append(x.numel()) or x  # noqa: E731, B023
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda x: x):
             layer(x, (20, 30))
-        largest.append(max(sizes))
+        largest.append(max(t.numel() for t in kept))
     assert largest[1] < N**2 <= largest[0]

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import timm
 import torch
+from layer_checks import randn, randomize
 from refusals import refuses
 from timm.models.vision_transformer import VisionTransformer
 from torch.testing import assert_close
 
 from mmattn.models import ViT
-from mmattn.models.backbones.vit import InteractiveSelfAttention, SelfAttention
+from mmattn.models.backbones.vit import InteractiveSelfAttention
 from mmattn.models.layers.interactive_attention import reset_mixing_weights
 from mmattn.weights.load import load_weights
 
@@ -21,23 +22,15 @@ def build(**kwargs):
     return ViT(**{'arch': SHALLOW, 'attention': 'mhsa', **kwargs}).eval()
 
 
-def test_equals_timm(patch_size=8):
+def test_equals_timm():
     """With dense attention it is timm's network without class token."""
-    model = build(patch_size=patch_size, img_size=64).double()
-    theirs = VisionTransformer(
-        img_size=64,
-        patch_size=patch_size,
-        embed_dim=48,
-        depth=2,
-        num_heads=3,
-        num_classes=0,
-        class_token=False,
-        global_pool='',
-    )
-    for param in theirs.parameters():
-        torch.nn.init.normal_(param, std=0.1)
+    settings = dict(patch_size=8, img_size=64)
+    model = build(**settings).double()
+    arch = dict(embed_dim=48, depth=2, num_heads=3)
+    no_head = dict(num_classes=0, class_token=False, global_pool='')
+    theirs = randomize(VisionTransformer(**settings, **arch, **no_head), 0.1)
     model.load_state_dict(theirs.state_dict())
-    x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    x = randn(2, 3, 64, 64)
     (out,) = model(x)
     assert_close(out.flatten(2).transpose(1, 2), theirs.double().eval()(x))
 
@@ -73,23 +66,13 @@ def test_it_takes_all_of_deit_but_its_special_tokens(special, count):
     assert resized == {'stem.pos_embed': ((1, 16, 192), (1, 36, 192))}
 
 
-def interaction(expand=1, std=1.0, embed_dims=24):
-    """Return a layer of equation 5 whose heads are far from independent."""
-    torch.manual_seed(0)
-    layer = InteractiveSelfAttention(embed_dims, 3, expand)
-    reset_mixing_weights(layer.w1, layer.w2, std)
-    torch.nn.init.normal_(layer.qkv.weight, std=0.3)
-    return layer.double()
-
-
-def tokens(*grid):
-    torch.manual_seed(1)
-    return torch.randn(2, *grid, 24, dtype=torch.float64)
-
-
 @pytest.mark.parametrize('expand', [1, 2])
 def test_interaction_is_equation_5_of_each_pair_of_tokens(expand):
-    layer, x = interaction(expand), tokens(7, 5)
+    torch.manual_seed(0)
+    layer, x = InteractiveSelfAttention(24, 3, expand), randn(2, 7, 5, 24)
+    reset_mixing_weights(layer.w1, layer.w2, std=1.0)  # heads are far from independent
+    torch.nn.init.normal_(layer.qkv.weight, std=0.3)
+    layer.double()
     w = {name: value.detach().numpy() for name, value in layer.named_parameters()}
     for image, out in zip(x.flatten(1, 2).numpy(), layer(x).flatten(1, 2), strict=True):
         q, k, v = np.split(image @ w['qkv.weight'].T + w['qkv.bias'], 3, axis=1)
@@ -107,13 +90,6 @@ def test_interaction_is_equation_5_of_each_pair_of_tokens(expand):
         ]
         expected = np.concatenate(heads, 1) @ w['proj.weight'].T + w['proj.bias']
         assert_close(out, torch.from_numpy(expected))
-
-
-def test_interaction_without_noise_is_dense_attention():
-    layer, plain = interaction(3, std=0), SelfAttention(24, 3).double()
-    missing, unexpected = plain.load_state_dict(layer.state_dict(), strict=False)
-    assert not missing and set(unexpected) == {'w1', 'w2'}
-    assert_close(layer(tokens(4, 6)), plain(tokens(4, 6)))
 
 
 def test_weights_of_dense_attention_are_those_of_masked():
@@ -143,9 +119,6 @@ def test_masks_lie_on_the_map():
 test_wrong_settings = refuses(
     build,
     (dict(attention='linear'), "'linear'"),
-    (
-        dict(attention='mhsa_interaction', interact_expand=None),
-        'interact_expand .* got None',
-    ),
+    (dict(attention='mhsa_interaction', interact_expand=None), 'expand .* got None'),
     (dict(backend='reference'), "'mhsa' has no .* got 'reference'"),
 )

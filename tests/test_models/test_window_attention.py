@@ -4,6 +4,7 @@ import pytest
 import torch
 from export_checks import OnnxSession
 from golden import assert_golden, golden, hashed_input, hashed_parameters
+from layer_checks import out_and_gradients, randn
 from refusals import refuses
 from torch.testing import assert_close
 
@@ -15,11 +16,6 @@ def build(window_size=7, shift=0, **kwargs):
     layer = WindowAttention(8, 2, window_size, shift, **kwargs).double()
     torch.nn.init.normal_(layer.relative_position_bias_table)
     return layer
-
-
-def random(*shape):
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def window_of(side, window_size, shift):
@@ -67,24 +63,9 @@ def test_official_values(record, shift):
 @pytest.mark.parametrize('grid', [(14, 21), (15, 13), (7, 7), (5, 16), (1, 1)], ids=str)
 def test_windows_are_attention_among_their_pixels(grid, shift):
     """Padding does not count, and sides of one window or less are one window."""
-    layer, x = build(7, shift), random(2, *grid, 8)
-    results = []
-    for forward in (layer, lambda x: dense(layer, x)):
-        leaf = x.clone().requires_grad_()
-        out = forward(leaf)
-        layer.zero_grad()
-        (out * random(*out.shape)).sum().backward()
-        parameters = {n: p.grad for n, p in layer.named_parameters()}
-        results.append((out, leaf.grad, parameters))
-    assert_close(*results)
-
-
-def test_autocast():
-    layer, x = build(shift=3).float(), random(1, 9, 16, 8).float()
-    with torch.autocast('cpu', torch.bfloat16):
-        out = layer(x)
-    assert out.dtype == torch.bfloat16
-    assert_close(out.float(), layer(x), rtol=0, atol=0.03)
+    layer, x = build(7, shift), randn(2, *grid, 8)
+    expected = out_and_gradients(layer, lambda x: dense(layer, x), x)
+    assert_close(out_and_gradients(layer, layer, x), expected)
 
 
 test_wrong_settings = refuses(
@@ -101,12 +82,12 @@ test_wrong_settings = refuses(
 def test_exported_for_any_size():
     """An example of one window yields programs for shifted and padded windows."""
     layer = build(4, 3).float().eval().requires_grad_(False)
-    x = random(2, 4, 4, 8).float()
+    x = randn(2, 4, 4, 8, dtype=torch.float32)
     sides = dict.fromkeys((0, 1, 2), torch.export.Dim.DYNAMIC)
     program = torch.export.export(layer, (x,), dynamic_shapes=(sides,))
     session = OnnxSession(program, (x,))
     program = program.module()
     for grid in ((4, 4), (3, 9), (5, 2), (8, 12), (11, 7)):
-        x = random(3, *grid, 8).float()
+        x = randn(3, *grid, 8, dtype=torch.float32)
         for found in (program(x), *session(x)):
             assert_close(found, layer(x), rtol=1e-5, atol=1e-5)
