@@ -16,10 +16,6 @@ PIECES = (
     'common.pieces.ELEMENTS',
     'structure_aware_attention.torch_impl.CHUNK_ELEMENTS',
 )
-PIECES = (
-    'common.pieces.ELEMENTS',
-    'structure_aware_attention.torch_impl.CHUNK_ELEMENTS',
-)
 # The most elements, over those of the output.
 CASES = {
     'masked': ('masked_attention', MASKED, 1.2),
