@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from mmdet.structures import DetDataSample
 from mmdet.structures.mask import BitmapMasks
@@ -9,7 +10,9 @@ from mmengine.structures import InstanceData, PixelData
 from mmseg.structures import SegDataSample
 from PIL import Image
 
+from mmattn.images import NoImageError, shown
 from mmattn.images.draw import class_colors, draw_labels, save_panels
+from mmattn.images.draw.overlays import open_picture
 from mmattn.images.draw.style import seen_colors
 from mmattn.results.panels import panel
 from mmattn.results.samples import truth_of
@@ -69,3 +72,26 @@ def test_panels_are_as_high_as_their_pictures(tmp_path):
         with Image.open(tmp_path / 'a.png') as written:
             sizes.append(written.height)
     assert sizes[0] < 0.7 * sizes[1] and abs(sizes[1] - sizes[2]) < 3
+
+
+def test_arrays_of_any_channels_are_drawn_on():
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 200, (20, 30, 5), np.uint8)
+    assert np.array_equal(open_picture(pixels[..., :4], None), pixels[..., :3])
+    assert np.array_equal(open_picture(pixels[..., 0], None)[..., 2], pixels[..., 0])
+    for channels in range(1, 6):
+        deep = pixels[..., :channels].astype(np.uint16) * 9
+        picture = open_picture(deep, None)
+        assert np.array_equal(picture, shown(deep)) and picture.shape == (20, 30, 3)
+
+
+def test_a_file_of_many_channels_is_drawn_on(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 9000, (20, 30, 5), np.uint16)
+    path = str(tmp_path / 'a.tif')
+    kinds = dict(photometric='minisblack', planarconfig='contig')
+    tifffile.imwrite(path, pixels, **kinds)
+    assert np.array_equal(open_picture(None, path), shown(pixels))
+    broken = tmp_path / 'a.png'
+    broken.write_text('no image')
+    with pytest.raises(NoImageError, match='cannot be read as an image'):
+        open_picture(None, str(broken))

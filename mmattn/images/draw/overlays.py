@@ -9,7 +9,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mmattn.errors import UserError, import_optional
 
-from ..read import read_image
+from ..guard import NoImageError
+from ..read import read_channels, read_image, tiff_size
 from ..resize import shown
 from .style import BLACK, WHITE, line_width, text_color, text_height
 
@@ -38,14 +39,23 @@ def open_picture(
                 f'draw() requires the image of this result, whose source is {source!r}:'
                 ' pass it as `image`'
             )
-        image = source
-    if isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[2] == 4:
+        return _read_picture(source)
+    if not isinstance(image, np.ndarray):
         return read_image(image)
-    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 2:
+    is_rgba = image.ndim == 3 and image.shape[2] == 4
+    if image.dtype == np.uint8 and (is_rgba or image.ndim == 2):
         return read_image(image)
-    if isinstance(image, np.ndarray):
-        return shown(image)
-    return read_image(image)
+    return shown(image)
+
+
+def _read_picture(path: str) -> np.ndarray:
+    """Return a file as an RGB array, also one of many channels."""
+    try:
+        return read_image(path)
+    except NoImageError:
+        if Path(path).suffix.lower() not in ('.tif', '.tiff'):
+            raise
+    return shown(read_channels(path, tiff_size(path, path)[2]))
 
 
 def draw_objects(
