@@ -162,7 +162,7 @@ def test_a_resumed_run_of_two_ends_where_an_uninterrupted_one_does(work, killed)
     run = Run(work, 'killed', '--resume', TORCHRUN_ARGS='--max-restarts=1')
     run.signal_one_after_a_checkpoint(signal.SIGKILL)
     returncode, log = run.finish()
-    assert returncode == 0 and log.count('resumed epoch') == 2, log[-4000:]
+    assert returncode == 0 and log.count('resumed after iteration') == 2, log[-4000:]
     last = f'iter_{ITERATIONS}.pth'
     states = [load(run.work_dir / last) for run in (straight, run)]
     for one, other in zip(*(s['state_dict'].values() for s in states), strict=True):
@@ -183,7 +183,7 @@ def test_a_signal_to_one_process_stops_and_saves_both(work):
     run = Run(work, 'stopped', '--resume')
     returncode, log = run.finish()
     assert returncode == 0, log[-4000:]
-    assert f'resumed epoch: 0, iter: {stopped}' in log
+    assert f'resumed after iteration {stopped}' in log
 
 
 def free_port() -> int:
