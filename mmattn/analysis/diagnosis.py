@@ -17,9 +17,9 @@ from scipy.optimize import linear_sum_assignment
 
 from mmattn.errors import UserError
 
-from ..data.archs import MEAN, STD
 from ..data.coco_json import read_coco
 from ..data.image_files import IMAGE_SUFFIXES
+from ..data.inputs import MEAN, STD
 from ..data.layouts.leaks import content_of, shared
 from ..files.config_files import innermost_dataset
 from ..images import read_image

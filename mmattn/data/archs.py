@@ -10,12 +10,11 @@ from mmattn.errors import UserError
 
 from ..models.presets import all_presets, find_preset
 from ..weights.names import SCHEME, published_files
+from .inputs import Inputs
 
 STRIDES = 4, 8, 16, 32  # that the necks of converted configs take
 RANDOM = 'none'
 DEFAULT = 'pvt_v2_b0'  # few parameters, and weights that anybody may use
-# Of the images of ImageNet, RGB. All published weights here were trained with it.
-MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 
 
 @dataclass(frozen=True)
@@ -95,3 +94,48 @@ def archs() -> Iterator[Arch]:
         widths = cls.arch_zoo[arch].get('embed_dims')
         if isinstance(widths, tuple | list) and len(widths) == len(STRIDES):
             yield find_arch(name)
+
+
+def backbone_text(
+    arch: Arch,
+    inputs: Inputs,
+    pretrained: str | None = None,
+    preparing: str = '',
+    settings: str = '',
+) -> str:
+    """Return the lines of a config, in a `model`, of a backbone and its start.
+
+    Args:
+        arch: the backbone.
+        inputs: how images are read.
+        pretrained: weights to start from, 'none' for random ones; None takes the
+            published ones where there are some.
+        preparing: further lines of the data preprocessor.
+        settings: further arguments of the backbone.
+    """
+    start = arch.start if pretrained is None else pretrained
+    given = f'type={arch.type!r}, arch={arch.preset!r}, {inputs.backbone}{settings}'
+    lines = [
+        f'# {inputs.about}',
+        'data_preprocessor=dict(',
+        *(f'    {line}' for line in (preparing, inputs.preprocessor) if line),
+        f'    mean={list(inputs.mean)!r},',
+        f'    std={list(inputs.std)!r},',
+        '),',
+    ]
+    if start in (None, RANDOM):
+        lines += [
+            '# Without published weights the network starts from random ones.',
+            f'backbone=dict({given.rstrip(", ")}),',
+        ]
+    else:
+        known = arch.license and start == arch.start
+        terms = f' License: {arch.license}.' if known else ''
+        lines += [
+            f'# `mmattn train --pretrained {RANDOM}` takes random weights.{terms}',
+            'backbone=dict(',
+            f'    {given.rstrip()}',
+            f"    init_cfg=dict(type='Pretrained', checkpoint={start!r}),",
+            '),',
+        ]
+    return '\n'.join(f'    {line}' for line in lines)

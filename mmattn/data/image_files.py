@@ -11,7 +11,7 @@ from PIL.TiffImagePlugin import EXTRASAMPLES, SAMPLESPERPIXEL
 from mmattn.errors import UserError
 
 from ..images import read_channels, read_image
-from ..images.guard import FORMATS, NoImageError
+from ..images.guard import FORMATS, TIFF_SUFFIXES, NoImageError, reading
 from .notes import say, some
 
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
@@ -113,7 +113,7 @@ def image_size(path: Path, channels: int | None = None) -> tuple[int, int]:
     try:
         return read_image(path).shape[:2]
     except NoImageError as error:
-        if path.suffix.lower() not in ('.tif', '.tiff'):
+        if path.suffix.lower() not in TIFF_SUFFIXES:
             raise
         raise UserError(
             f'{error}; --channels reads TIFF files of other channels'
@@ -146,24 +146,24 @@ def dropped(paths: Sequence[Path]) -> str | None:
 
     Pages that are smaller are previews, and a channel may be transparency.
     """
-    path = next((p for p in paths if p.suffix.lower() in ('.tif', '.tiff')), None)
+    path = next((p for p in paths if p.suffix.lower() in TIFF_SUFFIXES), None)
     if path is None:
         return None
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            channels = image.tag_v2.get(SAMPLESPERPIXEL, 1)
-            unknown = 0 in image.tag_v2.get(EXTRASAMPLES, ())
+        with reading(str(path)), Image.open(path, formats=FORMATS) as image:
+            tags = image.tag_v2 if image.format == 'TIFF' else {}
+            channels, extra = tags.get(SAMPLESPERPIXEL), tags.get(EXTRASAMPLES, ())
             size, frames = image.size, ImageSequence.Iterator(image)
             pages = sum(page.size == size for page in frames)
-    except OSError:  # of a kind that Pillow does not read
+    except UserError:  # of a kind that Pillow does not read
         return None
     if pages > 1:
         return (
             f'{path} has {pages} pages of one size, of which the first is read. Save '
             'pages that are images as files of their own; where pages are channels, '
-            '--channels reads all of them'
+            f'--channels {pages} reads all of them'
         )
-    if unknown:
+    if 0 in extra:
         return (
             f'{path} has {channels} channels, of which the first 3 are read: '
             f'--channels {channels} reads all of them'

@@ -9,8 +9,9 @@ import numpy as np
 from mmattn.errors import UserError
 
 from ..images import read_channels
-from .archs import MEAN, RANDOM, STD, Arch
 
+# Of the images of ImageNet, RGB. All published weights here were trained with it.
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 SAMPLE = 100  # training images whose values are averaged
 PREPROCESSORS = {  # that keep the order of the channels
     'detection': "type='mmattn.DetDataPreprocessor', bgr_to_rgb=False,",
@@ -40,17 +41,18 @@ class Inputs:
     backbone: str = ''
 
 
-def find_inputs(paths: Sequence[Path], channels: int | None, task: str) -> Inputs:
+def find_inputs(images: Sequence, channels: int | None, task: str) -> Inputs:
     """Return how training images are read, with the mean and std of their channels.
 
     Args:
-        paths: of the training images, as they come.
+        images: to train on, with the `path` of their files.
         channels: of TIFF files that are read as they are; None for RGB.
         task: a key of `PREPROCESSORS`.
     """
     if channels is None:
         return Inputs()
-    mean, std = statistics(paths[:: -(-len(paths) // SAMPLE)], channels)
+    paths = [each.path for each in images[:: -(-len(images) // SAMPLE)]]
+    mean, std = statistics(paths, channels)
     return Inputs(
         load=f"dict(type='mmattn.LoadChannels', channels={channels})",
         mean=mean,
@@ -78,48 +80,3 @@ def statistics(paths: Sequence[Path], channels: int) -> tuple[list, list]:
     std = np.sqrt(np.maximum(squares - mean**2, 0))
     std[std == 0] = 1
     return [[float(f'{value:.4g}') for value in each] for each in (mean, std)]
-
-
-def backbone_text(
-    arch: Arch,
-    inputs: Inputs,
-    pretrained: str | None = None,
-    preparing: str = '',
-    settings: str = '',
-) -> str:
-    """Return the lines of a config, in a `model`, of a backbone and its start.
-
-    Args:
-        arch: the backbone.
-        inputs: how images are read.
-        pretrained: weights to start from, 'none' for random ones; None takes the
-            published ones where there are some.
-        preparing: further lines of the data preprocessor.
-        settings: further arguments of the backbone.
-    """
-    start = arch.start if pretrained is None else pretrained
-    given = f'type={arch.type!r}, arch={arch.preset!r}, {inputs.backbone}{settings}'
-    lines = [
-        f'# {inputs.about}',
-        'data_preprocessor=dict(',
-        *(f'    {line}' for line in (preparing, inputs.preprocessor) if line),
-        f'    mean={list(inputs.mean)!r},',
-        f'    std={list(inputs.std)!r},',
-        '),',
-    ]
-    if start in (None, RANDOM):
-        lines += [
-            '# Without published weights the network starts from random ones.',
-            f'backbone=dict({given.rstrip(", ")}),',
-        ]
-    else:
-        known = arch.license and start == arch.start
-        terms = f' License: {arch.license}.' if known else ''
-        lines += [
-            f'# `mmattn train --pretrained {RANDOM}` takes random weights.{terms}',
-            'backbone=dict(',
-            f'    {given.rstrip()}',
-            f"    init_cfg=dict(type='Pretrained', checkpoint={start!r}),",
-            '),',
-        ]
-    return '\n'.join(f'    {line}' for line in lines)

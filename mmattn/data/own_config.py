@@ -10,10 +10,10 @@ from mmattn.errors import UserError
 
 from ..images.draw import class_colors
 from . import config_templates as templates
-from .archs import Arch
+from .archs import Arch, backbone_text
 from .class_folders import ClassImage
 from .image_files import image_size
-from .inputs import backbone_text, find_inputs
+from .inputs import find_inputs
 from .label_maps import LabelMap
 from .own_data import Picture
 from .tiles import Tiling
@@ -244,8 +244,7 @@ def detection(
     low, high = np.percentile(sides, (25, 75))
     most = max(most, *(len(picture.boxes) for picture in pictures))
     most_train = max(len(picture.boxes) for picture in splits['train'])
-    paths = [each.path for each in splits['train']]
-    inputs = find_inputs(paths, channels, 'detection')
+    inputs = find_inputs(splits['train'], channels, 'detection')
     method = 'Mask R-CNN' if has_masks else 'Faster R-CNN'
     text = templates.DETECTION.format(
         **facts(out, classes, sizes, arch, flip),
@@ -333,8 +332,7 @@ def segmentation(
     factor, resized = shrinking(sizes, wish=factor or 1.0)
     resized = resized if factor != 1 else 'Images keep their size.'
     crop = crop_of(sizes, factor)
-    paths = [each.path for each in splits['train']]
-    inputs = find_inputs(paths, channels, 'segmentation')
+    inputs = find_inputs(splits['train'], channels, 'segmentation')
     text = templates.SEGMENTATION.format(
         **facts(out, classes, sizes, arch, flip),
         load_image=inputs.load,
@@ -373,8 +371,7 @@ def classification(
     sizes = [image_size(each.path, channels) for each in images]
     side = np.median([min(size) for size in sizes])
     classes = sorted({each.folder for each in images})
-    paths = [each.path for each in splits['train']]
-    inputs = find_inputs(paths, channels, 'classification')
+    inputs = find_inputs(splits['train'], channels, 'classification')
     text = templates.CLASSIFICATION.format(
         **facts(out, classes, sizes, arch, flip),
         load_image=inputs.load,

@@ -20,7 +20,7 @@ from .image_files import (
     folders_in,
     image_files,
     image_size,
-    images_in,
+    is_hidden,
     matching,
 )
 from .label_maps import IGNORED, read_mask
@@ -97,39 +97,45 @@ def numbers_of_voc(path: Path, size: tuple[int, int]) -> np.ndarray:
     return np.where(mask == IGNORED, 0, mask) if mode == 'P' else mask
 
 
-def masks_of_objects(part: Part) -> dict[Path, list[Path]] | None:
+def masks_of_objects(
+    part: Part, files: dict[str, Path]
+) -> dict[Path, list[Path]] | None:
     """Return the mask files of each image where each object has a file, or None.
 
     They are in a folder called like the image, or in `masks/` beside the `images/` of a
     single image, as in the Data Science Bowl of 2018.
 
+    Args:
+        part: images and masks.
+        files: its images by their names.
+
     Raises:
         ValueError: an image has no such folder.
     """
-    files = images_in(part.images)
     if part.images != part.annotations:
-        places = {p: part.annotations / p.relative_to(part.images) for p in files}
-        folders = {p: place.with_suffix('') for p, place in places.items()}
+        folders = {path: part.annotations / name for name, path in files.items()}
         if set(folders_in(part.annotations)) - set(folders.values()):
             return None
     else:
-        files = [path for path in files if path.parent.name.lower() in IMAGES]
-        folders = {p: child(p.parents[1], ANNOTATIONS['masks']) for p in files}
-        if len({path.parent for path in files}) < len(files):
+        images = [p for p in files.values() if p.parent.name.lower() in IMAGES]
+        folders = {p: child(p.parents[1], ANNOTATIONS['masks']) for p in images}
+        if len({path.parent for path in images}) < len(images):
             return None
     masks = {
-        path: sorted(folder.iterdir()) if folder and folder.is_dir() else None
+        path: [
+            file
+            for file in sorted(folder.iterdir())
+            if file.suffix.lower() in IMAGE_SUFFIXES and not is_hidden(Path(file.name))
+        ]
         for path, folder in folders.items()
+        if folder and folder.is_dir()
     }
-    if not any(found and len(found) > 1 for found in masks.values()):
+    if not any(len(found) > 1 for found in masks.values()):
         return None
-    if missing := [str(path) for path, found in masks.items() if found is None]:
+    if missing := {str(path) for path in folders.keys() - masks.keys()}:
         what = 'images without a folder of masks'
         raise UserError(some(len(missing), missing, what))
-    return {
-        path: [file for file in found if file.suffix.lower() in IMAGE_SUFFIXES]
-        for path, found in masks.items()
-    }
+    return masks
 
 
 def from_masks_of_objects(part: Part, masks: dict[Path, list[Path]]) -> list[Picture]:
@@ -169,12 +175,12 @@ def from_masks(part: Part) -> tuple[list[Picture], list[str]]:
     Returns:
         Pictures, and the names of the folders of classes; one name for a single class.
     """
-    masks = masks_of_objects(part)
+    root = part.annotations
+    files = image_files(part.images, beside=root, names=part.names)
+    masks = masks_of_objects(part, files)
     if masks is not None:
         print(f'{part}: each mask file is an object')
         return from_masks_of_objects(part, masks), ['object']
-    root = part.annotations
-    files = image_files(part.images, beside=root, names=part.names)
     inner = {name.partition('/')[0] for name in files if '/' in name}
     folders = [path for path in folders_in(root) if path.name not in inner]
     folders = [] if root == part.images else folders

@@ -30,8 +30,8 @@ HEAD = 1 << 16  # characters of a JSON file in which LabelMe's `shapes` begin
 MAPS = {  # names of folders
     'masks': re.compile(r'^masks?|[-_ ]masks?$'),
     'labels': re.compile(
-        r'^(labels?|lbl|annot|ann_|segmentationclass|ground|gt$)'
-        r'|annot$|[-_ ](labels?|gt)$'
+        r'^(labels?|lbl|annot|ann_|segmentation|ground|gts?$)'
+        r'|annot$|[-_ ](labels?|gt|segmentations?)$'
     ),
 }
 MANY = 0.05  # colors of a photograph, as a share of its pixels
@@ -153,7 +153,7 @@ def format_of(data: Path) -> str | None:
     for folder, _, files in os.walk(data, followlinks=True):
         names.update(files)
         around = Path(folder).relative_to(data).parts
-        for file in (Path(folder, name) for name in {*files} - {CARD}):
+        for file in (Path(folder, name) for name in sorted({*files} - {CARD})):
             suffix = file.suffix.lower()
             found[suffix] += 1
             if suffix in IMAGE_SUFFIXES:

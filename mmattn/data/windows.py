@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from ..images import read_channels, read_image, tiff_size
-from ..images.guard import reading
+from ..images.guard import TIFF_SUFFIXES, reading
 
 Window = tuple[int, int, int, int]  # x1, y1, x2, y2
 
@@ -35,7 +35,7 @@ def write_image(path: Path, target: Path, window: Window | None = None) -> None:
 
 def suffix_of_parts(path: Path) -> str:
     """Return the suffix of the parts of an image."""
-    return '.tif' if path.suffix.lower() in ('.tif', '.tiff') else '.png'
+    return '.tif' if path.suffix.lower() in TIFF_SUFFIXES else '.png'
 
 
 @lru_cache(maxsize=1)  # parts of one image follow each other

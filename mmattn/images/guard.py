@@ -7,6 +7,7 @@ from PIL import UnidentifiedImageError
 
 from mmattn.errors import UserError
 
+TIFF_SUFFIXES = ('.tif', '.tiff')
 # Pillow's other readers run other programs, such as Ghostscript, or read rare formats.
 FORMATS = ('BMP', 'GIF', 'JPEG', 'JPEG2000', 'PNG', 'PPM', 'TIFF', 'WEBP')
 MAX_MEGAPIXELS = 89.0  # Pillow warns of larger images

@@ -131,3 +131,24 @@ def test_a_fourth_channel_is_told_of_unless_it_is_transparency(kind, is_told, ca
     assert (
         told.count('4 channels, of which the first 3 are read: --channels 4') == is_told
     )
+
+
+def test_pages_that_are_channels_are_read_together():
+    args = write_objects()
+    for name in 'abcd':
+        first, *rest = (Image.effect_noise(SIZE, 90) for _ in range(3))
+        first.save(f'images/{name}.tif', save_all=True, append_images=rest)
+    run(*args, '--channels', '3')
+    (config,) = Path('data').glob('*.py')
+    assert len(Config.fromfile(config).model.data_preprocessor.mean) == 3
+
+
+def test_what_is_no_tiff_file_has_no_dropped_channels():
+    Image.new('RGB', SIZE).save('a.png')
+    Path('a.png').rename('a.tif')
+    first, second = (Image.effect_noise(SIZE, 90) for _ in range(2))
+    first.save('b.tif', save_all=True, append_images=[second])
+    whole = Path('b.tif').read_bytes()
+    Path('b.tif').write_bytes(whole[: len(whole) // 2])
+    for name in ('a.tif', 'b.tif', 'a.png'):
+        assert dropped([Path(name)]) is None

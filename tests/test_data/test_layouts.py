@@ -7,6 +7,7 @@ from conversions import SIZE, save
 from PIL import Image
 
 from mmattn.data.layouts import find_parts
+from mmattn.data.layouts.parts import beside
 from mmattn.data.recognize import format_of
 
 pytestmark = pytest.mark.usefixtures('empty_folder')
@@ -21,6 +22,8 @@ LAYOUTS = {  # folders of images and of maps, to train and to validate or test
     'splits after': ('images_train labels_train', 'images_val labels_val'),
     'splits before': ('train_images train_masks', 'val_images val_masks'),
     'splits joined': ('train trainannot', 'val valannot'),
+    # As in the data of mmsegmentation's own tests.
+    "LIP's": ('train_images train_segmentations', 'val_images val_segmentations'),
     'other names': ('Train/Original Train/GT', 'Val/Original Val/GT'),
 }
 
@@ -53,3 +56,24 @@ def test_photographs_of_such_names_are_classes(folders):
     save(f'set/{first}/1.png', f'set/{second}/2.png')
     assert format_of(Path('set')) == 'classes'
     assert find_parts('labels', Path('set')).keys() == {'all'}
+
+
+@pytest.mark.parametrize('pair', ['imgs gts', 'img_dir ann_dir', 'images labels'])
+def test_folders_without_a_split(pair):
+    images, maps = pair.split()
+    save(f'set/{images}/a.png', f'set/{images}/b.png')
+    save_maps(f'set/{maps}/a.png', f'set/{maps}/b.png')
+    assert format_of(Path('set')) == 'labels'
+    (part,) = find_parts('labels', Path('set'))['all']
+    assert (part.images.name, part.annotations.name) == (images, maps)
+
+
+@pytest.mark.parametrize('images', ['images', 'train', 'train_images', 'images_train'])
+@pytest.mark.parametrize('kind', ['masks', 'labels'])
+def test_of_masks_and_labels_the_ones_of_the_format_count(images, kind):
+    names = [images.replace('images', name) for name in ('masks', 'labels')]
+    names = names if 'images' in images else ['train_masks', 'train_labels']
+    for name in (images, *names):
+        save_maps(f'set/{name}/a.png')
+    found = beside(kind, Path('set', images)).annotations.name
+    assert found == names[kind == 'labels']

@@ -14,7 +14,11 @@ pytestmark = pytest.mark.usefixtures('empty_folder')
 # Two objects that overlap, and one of two parts.
 OBJECTS = [[(2, 2, 12, 10)], [(8, 6, 20, 16)], [(30, 5, 36, 9), (30, 20, 36, 24)]]
 BOXES = [[2, 2, 10, 8], [8, 6, 12, 10], [30, 5, 6, 19]]
-LAYOUTS = {'{0}/images/{0}.png': '{0}/masks', 'images/{0}.png': 'masks/{0}'}
+LAYOUTS = {
+    '{0}/images/{0}.png': '{0}/masks',
+    'images/{0}.png': 'masks/{0}',
+    '{0}.png': 'masks/{0}',
+}
 
 
 def save_objects(folder: str, objects=OBJECTS, gray=255):
@@ -30,7 +34,10 @@ def save_objects(folder: str, objects=OBJECTS, gray=255):
 def test_each_file_is_an_object(image, masks):
     for name in 'abc':
         save(f'set/{image}'.format(name))
-        save_objects(f'set/{masks}'.format(name), OBJECTS if name != 'c' else [])
+        folder = f'set/{masks}'.format(name)
+        save_objects(folder, OBJECTS if name != 'c' else [])
+        for hidden in ('.DS_Store', '._0.png'):  # as macOS leaves them
+            Path(folder, hidden).write_text('no image')
     assert format_of(Path('set')) == 'masks'
     written = run('masks', 'set', '--val', '0.3', '--classes', 'nucleus')
     entries = [e for part in written.values() for e in part['annotations']]

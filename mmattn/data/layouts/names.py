@@ -21,7 +21,7 @@ WORDS = {
 }
 IMAGES = (
     *('images', 'image', 'imgs', 'img', 'jpegimages', 'leftimg8bit'),
-    *('img_dir', 'images_prepped'),  # mmsegmentation's, keras-segmentation's
+    *('img_dir', 'images_prepped'),  # of mmsegmentation and keras-segmentation
 )
 ANNOTATIONS = {  # the first that is there counts
     'csv': ('annotations',),
@@ -29,7 +29,8 @@ ANNOTATIONS = {  # the first that is there counts
     'labels': (
         *('segmentationclasspng', 'segmentationclass', 'labels', 'label', 'masks'),
         *('mask', 'annotations', 'annotation', 'gtfine', 'groundtruth'),
-        *('ground_truth', 'gt', 'ann_dir', 'annotations_prepped'),
+        *('ground_truth', 'gt', 'gts', 'segmentation', 'segmentations'),
+        *('ann_dir', 'annotations_prepped'),
     ),
     'masks': (
         *('segmentationobject', 'masks', 'mask', 'labels', 'label', 'annotations'),
@@ -55,19 +56,20 @@ def split_of(name: str) -> str | None:
 
 def without_images(name: str) -> str:
     """Return the name of a folder in lower case without `images` at an end of it."""
-    words = '|'.join(sorted(IMAGES, key=len, reverse=True))
-    name = name.lower()
-    return re.sub(rf'[-_ ]({words})$|^({words})[-_ ]?(?=.)', '', name, count=1)
+    name, words = name.lower(), '|'.join(sorted(IMAGES, reverse=True))
+    if name in IMAGES:
+        return name
+    return re.sub(rf'[-_ ]({words})$|^({words})([-_ ]|(?=t[rs]$))', '', name)
 
 
 def annotations_of(kind: str, images: str) -> list[str]:
     """Return names that the folder of annotations may have beside one of images.
 
-    They are in lower case, `train_masks`, `trainannot` or `labels_train`.
+    They are in lower case, such as `train_masks`, `trainannot` or `labels_train`.
     """
-    name, ends = without_images(images), dict.fromkeys((*ENDS, *ANNOTATIONS[kind]))
-    marked = [pair for end in ends for pair in ((name, end), (end, name))]
-    return [mark.join(pair) for mark in ('_', '-', ' ', '') for pair in marked]
+    name, words = without_images(images), (*ANNOTATIONS[kind], *ENDS)
+    pairs = [pair for word in words for pair in ((name, word), (word, name))]
+    return [mark.join(pair) for pair in pairs for mark in ('_', '-', ' ', '')]
 
 
 def split_in(name: str) -> str | None:

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from mmattn.errors import UserError, import_optional
 
-from ..guard import NoImageError
+from ..guard import TIFF_SUFFIXES, NoImageError
 from ..read import read_channels, read_image, tiff_size
 from ..resize import shown
 from .style import BLACK, WHITE, line_width, text_color, text_height
@@ -53,7 +53,7 @@ def _read_picture(path: str) -> np.ndarray:
     try:
         return read_image(path)
     except NoImageError:
-        if Path(path).suffix.lower() not in ('.tif', '.tiff'):
+        if Path(path).suffix.lower() not in TIFF_SUFFIXES:
             raise
     return shown(read_channels(path, tiff_size(path, path)[2]))
 
