@@ -4,6 +4,7 @@
     mmattn data convert coco FOLDER --out data/ships
     mmattn data convert voc IMAGES XML_FILES --out data/birds
     mmattn data convert labelme IMAGES JSON_FILES --out data/leaves
+    mmattn data convert via FOLDER --out data/balloons
     mmattn data convert csv IMAGES boxes.csv --out data/trees --tile 400
     mmattn data convert masks IMAGES MASKS --out data/cells --classes cell
     mmattn data convert labels FOLDER --out data/land --classes water forest city
@@ -44,7 +45,7 @@ from .label_maps import (
     write_label_maps,
 )
 from .layouts import Part, find_parts, leaks, split
-from .layouts.parts import beside
+from .layouts.parts import FILES, beside
 from .layouts.splits import Wishes
 from .layouts.yolo import find_names
 from .tiles import Tiling, cut_maps, cut_pictures
@@ -67,7 +68,7 @@ def parts_of(args: argparse.Namespace) -> dict[str, list[Part]]:
         if annotations is not None:
             train = parts.get('train') or parts['all']
             part = Part(folder or train[0].images, annotations)
-        elif args.format in ('coco', 'csv'):
+        elif args.format in FILES:
             part = find_parts(args.format, folder).get('all', [None])[0]
         else:
             part = beside(args.format, folder)

@@ -7,7 +7,7 @@ from ..cli.terminal import command_parser, positive
 from .archs import DEFAULT
 from .own_config import FLIPS
 
-FORMATS = ('masks', 'labels', 'yolo', 'voc', 'labelme', 'coco', 'csv', 'classes')
+FORMATS = 'masks', 'labels', 'yolo', 'voc', 'labelme', 'via', 'coco', 'csv', 'classes'
 
 
 def parse_args(doc: str, argv: list[str] | None) -> argparse.Namespace:

@@ -26,7 +26,8 @@ from .layouts.names import split_of
 from .layouts.yolo import find_yaml
 
 SPLITS = 'train', 'val'
-HEAD = 1 << 16  # characters of a JSON file in which LabelMe's `shapes` begin
+HEAD = 1 << 16  # characters of a JSON file in which the words of `WORDS` are
+WORDS = {'labelme': '"shapes"', 'via': '"regions"'}
 MAPS = {  # names of folders
     'masks': re.compile(r'^masks?|[-_ ]masks?$'),
     'labels': re.compile(
@@ -38,8 +39,8 @@ MANY = 0.05  # colors of a photograph, as a share of its pixels
 KINDS = """\
 {data} is none of the layouts that are recognized:
   a folder that `mmattn data convert` wrote, or a config (.py)
-  images with .txt files (YOLO), .xml files (VOC), a .json (COCO) or .csv file for
-  each split, or a .json file for each image (LabelMe)
+  images with .txt files (YOLO), .xml files (VOC), a .json (COCO, VIA) or .csv file
+  for each split, or a .json file for each image (LabelMe)
   images/ and masks/, with a number for each object
   images/ and labels/*.png, with a number for each class, and `classes`
   a folder of images for each class
@@ -172,7 +173,8 @@ def format_of(data: Path) -> str | None:
         return 'voc'
     if jsons:
         with jsons[0].open(encoding='utf-8', errors='replace') as file:
-            return 'labelme' if '"shapes"' in file.read(HEAD) else 'coco'
+            head = file.read(HEAD)
+        return next((kind for kind, word in WORDS.items() if word in head), 'coco')
     are_masks = any(stem.lower().endswith(MASK_ENDS) for stem in pictures)
     if are_masks and not names.isdisjoint(LEGENDS):
         return 'labels'

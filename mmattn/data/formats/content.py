@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
+from math import cos, pi, sin
+from pathlib import Path, PureWindowsPath
 
 from mmattn.errors import UserError
 
-from ..coco_json import shown
-from ..image_files import image_size
+from ..coco_json import is_text, shown
+from ..image_files import image_size, images_in
+
+ROUND = 32  # points of the polygon of an ellipse
 
 
 @dataclass
@@ -67,3 +70,44 @@ def checked_size(
 def rectangle(box: list[float]) -> list[float]:
     x, y, w, h = box
     return [x, y, x + w, y, x + w, y + h, x, y + h]
+
+
+def ellipse(x: float, y: float, rx: float, ry: float, theta: float = 0) -> list[float]:
+    """Return the polygon of an ellipse, turned by an angle in radians."""
+    points = []
+    for angle in (2 * pi * i / ROUND for i in range(ROUND)):
+        along, across = rx * cos(angle), ry * sin(angle)
+        points += [
+            x + along * cos(theta) - across * sin(theta),
+            y + along * sin(theta) + across * cos(theta),
+        ]
+    return points
+
+
+class ImageNames(dict):
+    """The images of a folder, with their paths in it, found by path or name alone."""
+
+    def __init__(self, folder: Path):
+        super().__init__(
+            (path, path.relative_to(folder).as_posix()) for path in images_in(folder)
+        )
+        self.folder, self.named = folder, {}
+        for path, inside in self.items():
+            whole = Path(inside)
+            for name in {inside, whole.name, whole.with_suffix('').as_posix()}:
+                self.named.setdefault(name, []).append(path)
+
+    def find(self, given, place: str) -> Path:
+        """Return the image that annotations name.
+
+        Raises:
+            ValueError: no image has the name, or several have.
+        """
+        path = PureWindowsPath(given if is_text(given) else '')  # knows / and \
+        found = self.named.get(path.as_posix()) or self.named.get(path.name, [])
+        if len(found) != 1:
+            raise UserError(
+                f'{place} must name one image in {self.folder}, got {shown(given)}, '
+                f'which is {len(found)}'
+            )
+        return found[0]

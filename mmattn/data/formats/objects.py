@@ -15,6 +15,7 @@ from .coco import read_coco
 from .content import Content, rectangle
 from .csv import read_csv
 from .labelme import read_labelme
+from .via import read_via
 from .voc import read_voc
 from .yolo import read_yolo
 
@@ -22,6 +23,7 @@ READERS: dict[str, Callable[..., Content]] = {
     'coco': read_coco,
     'csv': read_csv,
     'labelme': read_labelme,
+    'via': read_via,
     'voc': read_voc,
     'yolo': read_yolo,
 }
@@ -53,7 +55,7 @@ def read_objects(
     _tell_of_unlisted([pair for each in documents.values() for pair in each])
     found = [document for each in documents.values() for _, document in each]
     classes = list(dict.fromkeys(c['name'] for d in found for c in d['categories']))
-    if kind in ('csv', 'labelme', 'voc'):  # where names have no order
+    if kind not in ('coco', 'yolo'):  # where names have no order
         classes.sort()
     counts = sum((count_outlines(d['annotations']) for d in found), Counter())
     masks = _choose(counts, masks)

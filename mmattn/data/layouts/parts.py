@@ -23,7 +23,8 @@ from .names import (
 )
 
 LISTED = {'labels': 'SegmentationClass', 'masks': 'SegmentationObject'}
-ENDINGS = {'labelme': '.json', 'voc': '.xml', 'yolo': '.txt'}
+ENDINGS = {'labelme': '.json', 'voc': '.xml', 'yolo': '.txt'}  # for each image
+FILES = {'coco': '.json', 'csv': '.csv', 'via': '.json'}  # for each split
 NO_OBJECTS = ('captions', 'person_keypoints', 'stuff', 'panoptic', 'image_info')
 
 
@@ -101,9 +102,8 @@ def _all_parts(
             return found
     if not images.is_dir():
         raise UserError(f'{images} is no folder')
-    if kind in ('coco', 'csv'):
-        suffix = '.json' if kind == 'coco' else '.csv'
-        return _by_files(images, annotations, suffix)
+    if kind in FILES:
+        return _by_files(images, annotations, FILES[kind])
     if annotations is None:
         listed = _listed(kind, images)
         return listed or _by_folders(kind, images)
