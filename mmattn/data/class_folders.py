@@ -1,8 +1,9 @@
-"""Images in a folder for each class: read, and written as mmpretrain reads them."""
+"""Images of classes: read from folders, and written as mmpretrain reads them."""
 
 import argparse
 import shutil
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tqdm import tqdm
@@ -36,70 +37,108 @@ class ClassImage:
         return f'{self.folder}_{self.inside.as_posix()}'
 
 
-def read_folders(args: argparse.Namespace) -> dict[str, list[ClassImage]]:
-    """Return the images of each split of the data, with the classes that are wanted.
+def class_roots(args: argparse.Namespace) -> dict[str, Path]:
+    """Return the folder of each split in which the folders of classes are.
+
+    There is none where a CSV file has the classes.
 
     Raises:
-        ValueError: there are no folders of classes, or splits have different ones.
+        ValueError: there are not two folders, and no such file.
     """
     root = args.images
-    if root.is_dir() and folders_in(inner := inner_folder(root)):
+    if args.annotations is not None or not root.is_dir():
+        return {}
+    if folders_in(inner := inner_folder(root)):
         root = inner
-    roots = (split_folders(root) if root.is_dir() else {}) or {'all': root}
+    roots = split_folders(root) or {'all': root}
     for split in ('val', 'test'):
         if folder := getattr(args, f'{split}_folder'):
             roots[split] = folder
     if len(roots) > 1:
         roots = {name.replace('all', 'train'): path for name, path in roots.items()}
-        for name, root in roots.items():
-            print(f'{name}: {root}')
-    found = {name: _classes_of(root) for name, root in roots.items()}
-    names = sorted({name for classes in found.values() for name in classes})
+    names = {path.name for root in roots.values() for path in folders_in(root)}
+    if len(names) > 1:
+        return roots
+    if any(args.images.rglob('*.csv')):
+        return {}
+    raise UserError(
+        f'{args.images} must have a folder of images for each class, or a CSV file of '
+        f'the classes, got {", ".join(sorted(names)) or "no folder"}'
+    )
+
+
+def read_folders(roots: dict[str, Path]) -> dict[str, list[ClassImage]]:
+    """Return the images of each split; each folder inside its root is a class."""
+    if len(roots) > 1:
+        for split, root in roots.items():
+            print(f'{split}: {root}')
+    return {
+        split: [
+            ClassImage(path, folder.name, path.relative_to(folder))
+            for folder in folders_in(root)
+            for path in image_files(folder).values()
+        ]
+        for split, root in roots.items()
+    }
+
+
+def choose_images(
+    splits: dict[str, list[ClassImage]],
+    places: dict[str, Path],
+    wanted: Sequence[str] | None,
+    merges: Sequence[str],
+) -> dict[str, list[ClassImage]]:
+    """Return the images of the classes that are wanted, after merges.
+
+    Args:
+        splits: images of each split.
+        places: what names their classes, for errors.
+        wanted: the classes to keep; None for all.
+        merges: see `merged`.
+
+    Raises:
+        ValueError: there are fewer than two classes, or training lacks one.
+    """
+    names = sorted({image.folder for found in splits.values() for image in found})
     if len(names) < 2:
         raise UserError(
-            f'{args.images} must have a folder of images for each class, got '
-            f'{", ".join(names) or "no folder"}'
+            f'{next(iter(places.values()))} must have images of two classes or more, '
+            f'got {", ".join(names) or "none"}'
         )
-    new, numbers = merged(names, args.merge)
+    new, numbers = merged(names, merges)
     target = {name: new[number] for name, number in zip(names, numbers, strict=True)}
-    wanted = set(args.classes or new)
+    wanted = set(wanted or new)
     if unknown := wanted - set(new):
         raise UserError(
             f'--classes must name some of the classes {", ".join(new)}, got '
             f'{", ".join(sorted(unknown))}'
         )
-    for split, classes in found.items():
-        there = {target[name] for name in classes}
+    for split, found in splits.items():
+        there = {target[image.folder] for image in found}
         missing = [name for name in new if name in wanted - there]
         if missing and split in ('all', 'train'):
             raise UserError(
-                f'{roots[split]} has no class {", ".join(missing)}, which another '
+                f'{places[split]} has no class {", ".join(missing)}, which another '
                 'split has: --merge makes one class of several, and --classes leaves '
                 'classes out'
             )
         if missing:
-            say(f'{roots[split]} has no image of {", ".join(missing)}')
+            say(f'{places[split]} has no image of {", ".join(missing)}')
     return {
         split: [
-            ClassImage(path, target[name], _inside(name, target[name], root, path))
-            for name, root in classes.items()
-            for path in image_files(root).values()
-            if target[name] in wanted
+            _renamed(image, target[image.folder])
+            for image in found
+            if target[image.folder] in wanted
         ]
-        for split, classes in found.items()
+        for split, found in splits.items()
     }
 
 
-def _inside(name: str, target: str, root: Path, path: Path) -> Path:
-    """Return the path in the folder of a class, in which merged ones have folders."""
-    inside = path.relative_to(root)
-    return inside if name == target else Path(name, inside)
-
-
-def _classes_of(root: Path) -> dict[str, Path]:
-    if not root.is_dir():
-        raise UserError(f'{root} is no folder')
-    return {path.name: path for path in folders_in(root)}
+def _renamed(image: ClassImage, folder: str) -> ClassImage:
+    """Return an image of another class, in a folder of the old one."""
+    if folder == image.folder:
+        return image
+    return replace(image, folder=folder, inside=Path(image.folder, image.inside))
 
 
 def write_folders(splits: dict[str, list[ClassImage]], folder: Path) -> dict:

@@ -11,9 +11,10 @@
     mmattn data convert classes FOLDER --out data/flowers
 
 `labels` gives maps of classes for semantic segmentation, and `classes` reads folders of
-images for classification. The others give boxes and, where most objects have outlines,
-masks in COCO's format. A split of the data is kept and printed. The config is written
-beside the folder and is yours to edit. A few timed steps tell how long it trains here.
+images, or a CSV file, for classification. The others give boxes and, where most objects
+have outlines, masks in COCO's format. A split of the data is kept and printed. The
+config is written beside the folder and is yours to edit. A few timed steps tell how
+long it trains here.
 """
 
 import argparse
@@ -31,7 +32,13 @@ from ..files.config_text import check_text
 from ..models.presets import short_name
 from . import estimate, formats, own_config, own_data
 from .archs import find_arch
-from .class_folders import read_folders, write_folders
+from .class_folders import (
+    choose_images,
+    class_roots,
+    read_folders,
+    write_folders,
+)
+from .class_table import read_table
 from .classes import check_classes, choose_classes, merged, unseen
 from .convert_options import parse_args
 from .folders import build
@@ -294,14 +301,18 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
     )
 
 
-def convert_folders(args: argparse.Namespace) -> own_config.Written:
-    """Write a data set of images in folders, and return the text of its config."""
-    if args.annotations is not None:
-        raise UserError(f'classes has no annotations, got {args.annotations}')
+def convert_classes(args: argparse.Namespace) -> own_config.Written:
+    """Write a data set of images with classes, and return the text of its config."""
     for option in ('masks', 'ignore', 'palette', 'tile', 'factor'):
         if getattr(args, option):
             raise UserError(f'--{option} is not for the classes of whole images')
-    items = read_folders(args)
+    if places := class_roots(args):
+        items = read_folders(places)
+    else:
+        parts = {split: found[0] for split, found in parts_of(args).items()}
+        items = {split: read_table(part) for split, part in parts.items()}
+        places = {split: part.annotations for split, part in parts.items()}
+    items = choose_images(items, places, args.classes, args.merge)
     check_classes(sorted({each.folder for found in items.values() for each in found}))
     splits = divide(items, args)
     warn_of_unseen(
@@ -348,7 +359,7 @@ def convert(argv: list[str] | None = None) -> Path:
     check_text(args.out.as_posix(), '--out')
     check_text(args.pretrained or '', '--pretrained')
     find_arch(args.arch)
-    special = {'labels': convert_label_maps, 'classes': convert_folders}
+    special = {'labels': convert_label_maps, 'classes': convert_classes}
     written = special.get(args.format, convert_objects)(args)
     for warning in written.warnings:
         print(f'warning: {warning}', file=sys.stderr)

@@ -19,6 +19,7 @@ from .archs import Arch
 from .classes import check_classes
 from .folders import CARD
 from .formats import read_objects
+from .formats.csv import has_boxes
 from .image_files import IMAGE_SUFFIXES, MASK_ENDS
 from .label_maps import COLOR, LEGENDS, from_label_maps
 from .layouts import Part
@@ -43,7 +44,7 @@ KINDS = """\
   for each split, or a .json file for each image (LabelMe)
   images/ and masks/, with a number for each object
   images/ and labels/*.png, with a number for each class, and `classes`
-  a folder of images for each class
+  a folder of images for each class, or a .csv file with the class of each image
 `mmattn data convert --help` reads others: pass the config that it writes"""
 
 
@@ -148,7 +149,7 @@ def _label_maps(
 
 def format_of(data: Path) -> str | None:
     """Return the format of `mmattn data convert` that a folder has, None for none."""
-    found, pictures, jsons = Counter(), [], []
+    found, pictures, jsons, tables = Counter(), [], [], []
     texts, names, folders = set(), set(), set()
     first = {}  # picture in and below each folder
     for folder, _, files in os.walk(data, followlinks=True):
@@ -166,6 +167,8 @@ def format_of(data: Path) -> str | None:
                 texts.add(file.stem)
             elif suffix == '.json':
                 jsons.append(file)
+            elif suffix == '.csv':
+                tables.append(file)
     texts = len(texts.intersection(pictures))
     if texts and (find_yaml(data) or texts > found['.xml'] and not jsons):
         return 'yolo'
@@ -183,8 +186,8 @@ def format_of(data: Path) -> str | None:
         if len(first) > 1 and not all(map(is_photograph, maps)):
             return kind
     classes = [name for name in folders if split_of(name) is None]
-    if found['.csv'] and len(classes) < 2:
-        return 'csv'
+    if tables and len(classes) < 2:
+        return 'csv' if any(map(has_boxes, tables)) else 'classes'
     return 'classes' if len(classes) > 1 else None
 
 

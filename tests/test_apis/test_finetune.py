@@ -151,7 +151,7 @@ def test_every_backbone_has_the_maps_of_its_channels():
 
 FOLDERS = [  # as Roboflow, labelImg, CVAT and people on GitHub write them
     ('csv', 'train/a.jpg train/_annotations.csv valid/b.jpg valid/_annotations.csv'),
-    ('csv', 'train/a.jpg train/_classes.csv'),  # of classes, no legend of maps
+    ('classes', 'train/a.jpg train/_classes.csv'),  # no legend of maps
     ('labels', 'train/a.jpg train/a_mask.png train/_classes.csv'),
     ('labels', 'JPEGImages/a.jpg SegmentationClass/a.png class_names.txt'),
     ('labels', 'Training_Images/a.jpg Ground_Truth/a.png'),
@@ -166,9 +166,13 @@ FOLDERS = [  # as Roboflow, labelImg, CVAT and people on GitHub write them
 
 @pytest.mark.parametrize(
     ('content', 'kind'),
-    [('{"version": "5", "shapes": []}', 'labelme'), ('{"images": []}', 'coco')],
+    [
+        ('{"version": "5", "shapes": []}', 'labelme'),
+        ('{"1.jpg7": {"regions": []}}', 'via'),
+        ('{"images": []}', 'coco'),
+    ],
 )
-def test_a_json_of_labelme_has_shapes(tmp_path, content, kind):
+def test_files_of_json_are_told_apart(tmp_path, content, kind):
     for name in 'ab':
         (tmp_path / f'{name}.jpg').touch()
         (tmp_path / f'{name}.json').write_text(content)
@@ -180,7 +184,7 @@ def test_formats_are_told_apart(tmp_path, kind, names):
     for name in names.split():
         path = tmp_path / 'data' / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        path.write_text('filename,xmin,ymin,xmax,ymax' * (kind == 'csv'))
     assert format_of(tmp_path / 'data') == kind
 
 

@@ -94,20 +94,25 @@ class ImageNames(dict):
         self.folder, self.named = folder, {}
         for path, inside in self.items():
             whole = Path(inside)
-            for name in {inside, whole.name, whole.with_suffix('').as_posix()}:
+            stems = whole.stem, whole.with_suffix('').as_posix()
+            for name in {inside, whole.name, *stems}:
                 self.named.setdefault(name, []).append(path)
 
     def find(self, given, place: str) -> Path:
-        """Return the image that annotations name.
+        """Return the image that annotations name, with or without suffix and folders.
 
         Raises:
             ValueError: no image has the name, or several have.
         """
-        path = PureWindowsPath(given if is_text(given) else '')  # knows / and \
-        found = self.named.get(path.as_posix()) or self.named.get(path.name, [])
+        found = self.all_of(given)
         if len(found) != 1:
             raise UserError(
                 f'{place} must name one image in {self.folder}, got {shown(given)}, '
                 f'which is {len(found)}'
             )
         return found[0]
+
+    def all_of(self, given) -> list[Path]:
+        """Return the images that a name may mean."""
+        path = PureWindowsPath(given if is_text(given) else '')  # knows / and \
+        return self.named.get(path.as_posix()) or self.named.get(path.name, [])

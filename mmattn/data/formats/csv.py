@@ -2,16 +2,16 @@
 
 import csv
 import json
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 
 from tqdm import tqdm
 
 from mmattn.errors import UserError
 
 from ..coco_json import shown
-from ..image_files import image_size, images_in
+from ..image_files import image_size
 from ..layouts import Part
-from .content import Content
+from .content import Content, ImageNames
 
 # Names of columns in lower case: TensorFlow's and Roboflow's, DeepForest's, wheat's.
 COLUMNS = {
@@ -37,66 +37,73 @@ def read_csv(part: Part) -> Content:
     Without a column of classes, all objects are of one.
     """
     file = part.annotations
-    files = {path: path.relative_to(part.images) for path in images_in(part.images)}
-    by_name = {}
-    for path, name in files.items():
-        for each in {name.as_posix(), name.name, name.with_suffix('').as_posix()}:
-            by_name.setdefault(each, []).append(path)
+    names = ImageNames(part.images)
     content, classes, boxes = Content(), set(), {}
     for line, row in _rows(file):
         place = f'{file}: line {line}'
-        name = PureWindowsPath(row.get('image', '')).as_posix()
-        found = by_name.get(name) or by_name.get(PureWindowsPath(name).name, [])
-        if len(found) != 1:
-            raise UserError(
-                f'{place} must name one image in {part.images}, got {shown(name)}, '
-                f'which is {len(found)}'
-            )
-        entries = boxes.setdefault(found[0], [])
+        entries = boxes.setdefault(names.find(row.get('image'), place), [])
         if box := _box(row, place):
-            label = (row.get('label') or 'object').strip()
+            label = row.get('label') or 'object'
             classes.add(label)
             entries.append((place, dict(category_id=label, bbox=box)))
     for path, entries in tqdm(boxes.items(), 'read', disable=None):
-        content.add_image(files[path].as_posix(), image_size(path, part.channels))
+        content.add_image(names[path], image_size(path, part.channels))
         for place, entry in entries:
             content.add(place, **entry)
     content.name_categories(classes)
     return content
 
 
-def _rows(file: Path) -> list[tuple[int, dict[str, str]]]:
-    """Return the lines with their numbers, by the keys of `COLUMNS`."""
+def read_cells(file: Path) -> list[list[str]]:
+    """Return the cells of each line of a CSV file."""
     try:
         with file.open(newline='', encoding='utf-8-sig') as opened:
-            rows = list(csv.reader(opened))
+            return [[cell.strip() for cell in row] for row in csv.reader(opened)]
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f'{file} is no CSV file: {error}') from error
-    head = [cell.strip().lower() for cell in rows[0]] if rows else []
-    keys = {
-        key: next((head.index(name) for name in names if name in head), None)
-        for key, names in COLUMNS.items()
-    }
-    places, first = {k: place for k, place in keys.items() if place is not None}, 1
-    if len(head) == len(PLAIN) and 'image' not in places:
-        places, first = {key: place for place, key in enumerate(PLAIN)}, 0
-    shapes = ({*CORNERS}, {*SIDES}, {'bbox'})
-    if 'image' not in places or not any(each <= places.keys() for each in shapes):
+
+
+def _rows(file: Path) -> list[tuple[int, dict[str, str]]]:
+    """Return the lines with their numbers, by the keys of `COLUMNS`."""
+    rows = read_cells(file)
+    if (found := _places(rows)) is None:
         raise UserError(
             f'{file} must have columns of the image and of its box, such as '
-            f'filename,xmin,ymin,xmax,ymax,class, got {shown(head)}'
+            f'filename,xmin,ymin,xmax,ymax,class, got {shown(rows[:1])}'
         )
+    places, first = found
     return [
         (number, {k: row[place] for k, place in places.items() if place < len(row)})
         for number, row in enumerate(rows[first:], first + 1)
-        if any(cell.strip() for cell in row)
+        if any(row)
     ]
+
+
+def has_boxes(file: Path) -> bool:
+    """Return whether a CSV file has columns of boxes."""
+    return _places(read_cells(file)) is not None
+
+
+def _places(rows: list[list[str]]) -> tuple[dict[str, int], int] | None:
+    """Return the place of each column and the first line with values, or None."""
+    head = [cell.lower() for cell in rows[0]] if rows else []
+    places = {
+        key: next(head.index(name) for name in names if name in head)
+        for key, names in COLUMNS.items()
+        if not set(head).isdisjoint(names)
+    }
+    if len(head) == len(PLAIN) and 'image' not in places:
+        return {key: place for place, key in enumerate(PLAIN)}, 0
+    shapes = ({*CORNERS}, {*SIDES}, {'bbox'})
+    if 'image' in places and any(each <= places.keys() for each in shapes):
+        return places, 1
+    return None
 
 
 def _box(row: dict[str, str], place: str) -> list[float] | None:
     """Return x, y, width and height; None where all are empty."""
     keys = next((k for k in (CORNERS, SIDES) if row.keys() >= {*k}), ('bbox',))
-    cells = [row.get(key, '').strip() for key in keys]
+    cells = [row.get(key, '') for key in keys]
     if not any(cells):
         return None
     try:

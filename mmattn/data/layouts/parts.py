@@ -24,7 +24,12 @@ from .names import (
 
 LISTED = {'labels': 'SegmentationClass', 'masks': 'SegmentationObject'}
 ENDINGS = {'labelme': '.json', 'voc': '.xml', 'yolo': '.txt'}  # for each image
-FILES = {'coco': '.json', 'csv': '.csv', 'via': '.json'}  # for each split
+FILES = {  # for each split
+    'classes': '.csv',
+    'coco': '.json',
+    'csv': '.csv',
+    'via': '.json',
+}
 NO_OBJECTS = ('captions', 'person_keypoints', 'stuff', 'panoptic', 'image_info')
 
 

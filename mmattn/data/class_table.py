@@ -1,0 +1,84 @@
+"""Read the classes of images from a CSV file, as Kaggle's competitions have them."""
+
+from pathlib import Path
+
+from mmattn.errors import UserError
+
+from .class_folders import ClassImage
+from .coco_json import shown
+from .formats.content import ImageNames
+from .formats.csv import COLUMNS, read_cells
+from .layouts import Part
+from .notes import say, some
+
+FIRST = 20  # lines in which the column of the images is looked for
+
+
+def read_table(part: Part) -> list[ClassImage]:
+    """Return the images of a CSV file with their classes.
+
+    The classes are the column beside that of the images, or one of a usual name, or the
+    names of columns of which one is 1 and the others are 0.
+
+    Raises:
+        ValueError: there is no such column, or a line has no class or no image.
+    """
+    file, names = part.annotations, ImageNames(part.images)
+    rows = read_cells(file)
+    column = _image_column(file, rows[:FIRST], names)
+    head = None if names.all_of(rows[0][column]) else rows.pop(0)
+    places = _class_columns(file, head or rows[0], column)
+    found = {}
+    for number, row in enumerate(rows, 1 if head is None else 2):
+        if not any(row):
+            continue
+        where = f'{file}: line {number}'
+        if len(row) < len(head or rows[0]):
+            raise UserError(
+                f'{where} must have {len(head or rows[0])} cells, got {row}'
+            )
+        path = names.find(row[column], where)
+        label = row[places[0]] if len(places) == 1 else _marked(row, head, places)
+        if not label or label in ('.', '..') or {'/', '\\'} & {*label}:
+            raise UserError(
+                f'{where} must name one class, as a folder may be called, got '
+                f'{shown([row[place] for place in places])}'
+            )
+        if found.setdefault(path, label) != label:
+            raise UserError(f'{where}: {path} has the class {found[path]}, too')
+    if unlisted := names.keys() - found.keys():
+        what = f'images of {part.images} that {file} does not list'
+        unlisted = {names[path] for path in unlisted}
+        say(f'{some(len(unlisted), unlisted, what)}, are left out')
+    return [ClassImage(path, label, Path(names[path])) for path, label in found.items()]
+
+
+def _image_column(file: Path, rows: list[list[str]], names: ImageNames) -> int:
+    """Return the column of which most cells name images."""
+    counts = [
+        sum(bool(names.all_of(row[place])) for row in rows if place < len(row))
+        for place in range(max(map(len, rows), default=0))
+    ]
+    if not any(counts):
+        raise UserError(
+            f'{file} must have a column that names images in {names.folder}, and one '
+            f'of their classes, got {shown(rows)}'
+        )
+    return counts.index(max(counts))
+
+
+def _class_columns(file: Path, head: list[str], column: int) -> list[int]:
+    """Return the column of the classes, or those of a class each."""
+    others = [place for place, name in enumerate(head) if name and place != column]
+    usual = [place for place in others if head[place].lower() in COLUMNS['label']]
+    if not others:
+        raise UserError(f'{file} must have a column of classes, got {shown(head)}')
+    return usual[:1] or others
+
+
+def _marked(row: list[str], head: list[str] | None, places: list[int]) -> str | None:
+    """Return the class whose column has a 1, or None unless the others have a 0."""
+    values = [row[place].removesuffix('.0') for place in places]
+    if head is None or sorted(values) != ['0'] * (len(values) - 1) + ['1']:
+        return None
+    return head[places[values.index('1')]]
