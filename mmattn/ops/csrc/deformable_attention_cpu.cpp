@@ -8,8 +8,9 @@ struct DeformableCall {
   int64_t B, H, W, K, M, D, G, Th, Tw;
   bool align_corners;
   Storage storage;  // of the tokens
-  Tokens q, k, v, out, grad, grad_q;  // with channels side by side
+  Tokens q, k, v;  // with channels side by side
   const float *positions, *table;  // (B, G, K, 2), (M, Th, Tw)
+  Tokens out, grad, grad_q;
   float* statistics;  // (B, M, N, 1 + D): log-sum-exp, and the output before rounding
   // For the backward, one for each task: (splits, B, M, ...).
   float *grad_k, *grad_v;  // (K, D)
@@ -41,24 +42,9 @@ namespace {
 DeformableCall make_call(const Tensor& q, const Tensor& k, const Tensor& v,
     const Tensor& positions, const Tensor& table, const std::vector<int64_t>& grid,
     bool align_corners) {
-  DeformableCall call{};
-  call.B = q.size(0);
-  call.H = grid[0];
-  call.W = grid[1];
-  call.K = k.size(1);
-  call.M = q.size(2);
-  call.D = q.size(3);
-  call.G = positions.size(1);
-  call.Th = table.size(1);
-  call.Tw = table.size(2);
-  call.align_corners = align_corners;
-  call.storage = storage_of(q);
-  call.q = tokens_of(q);
-  call.k = tokens_of(k);
-  call.v = tokens_of(v);
-  call.positions = floats_of(positions);
-  call.table = floats_of(table);
-  return call;
+  return {q.size(0), grid[0], grid[1], k.size(1), q.size(2), q.size(3),
+      positions.size(1), table.size(1), table.size(2), align_corners, storage_of(q),
+      tokens_of(q), tokens_of(k), tokens_of(v), floats_of(positions), floats_of(table)};
 }
 
 void forward(Tensor q, Tensor k, Tensor v, Tensor positions, Tensor table,
@@ -67,9 +53,7 @@ void forward(Tensor q, Tensor k, Tensor v, Tensor positions, Tensor table,
   call.out = tokens_of(out);
   call.statistics = floats_of(statistics);
   const int64_t tiles = MMATTN_DISPATCH(deformable_tiles)(call);
-  torch::stable::parallel_for(0, tiles, 8, [&](int64_t begin, int64_t end) {
-    MMATTN_DISPATCH(deformable_forward)(call, begin, end);
-  });
+  run(call, tiles, MMATTN_DISPATCH(deformable_forward), 8);
 }
 
 void backward(Tensor grad, Tensor statistics, Tensor q, Tensor k, Tensor v,
@@ -85,10 +69,7 @@ void backward(Tensor grad, Tensor statistics, Tensor q, Tensor k, Tensor v,
   call.grad_positions = floats_of(grad_positions);
   call.grad_table = floats_of(grad_table);
   call.splits = grad_k.size(0);
-  const int64_t tasks = call.splits * call.B * call.M;
-  torch::stable::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
-    MMATTN_DISPATCH(deformable_backward)(call, begin, end);
-  });
+  run(call, call.splits * call.B * call.M, MMATTN_DISPATCH(deformable_backward));
 }
 
 }  // namespace

@@ -24,10 +24,11 @@ struct LocalCall {
   int64_t bands, band_rows;  // bands of rows are tasks of their own
   bool fill;  // whether tokens that a query does not see have a score of 0
   bool soft;  // whether they have `alpha` times their score
-  Tokens q, k, v, out, grad, dq, dk, dv;
+  Tokens q, k, v;
   const float* bias;  // (M, S, S) by key minus query, or null
   int64_t table_side;
   const float* alpha;  // (M)
+  Tokens out, grad, dq, dk, dv;
   // A soft mask starts from attention with all scores times alpha: its output, in
   // `out`, and log-sum-exp (B, M, N). `lse` is the final one. The backward sets
   // `dense_lse` to infinity where a row is to have no weight in the dense pass.
@@ -72,9 +73,7 @@ class Ranges {
       }
       max_keys = std::max(max_keys, num_keys[i]);
     }
-    for (int64_t key = 0; key < side; ++key) {
-      max_queries = std::max(max_queries, num_queries[key]);
-    }
+    max_queries = *std::max_element(num_queries, num_queries + side);
     axis = {side, first_key, num_keys, first_query, num_queries};
   }
 
@@ -90,30 +89,16 @@ struct Problem {
       const std::optional<Tensor>& bias, const std::optional<Tensor>& alpha,
       const std::vector<int64_t>& grid, int64_t window, int64_t special, bool fill,
       bool clipped, int64_t bands)
-      : rows(grid[0], window, clipped), columns(grid[1], window, clipped) {
-    call.B = q.size(0);
-    call.N = q.size(1);
-    call.M = q.size(2);
-    call.D = q.size(3);
-    call.special = special;
-    call.rows = rows.axis;
-    call.columns = columns.axis;
-    call.max_keys = std::max(rows.max_keys, columns.max_keys);
-    call.max_queries = rows.max_queries;
-    call.bands = bands;
-    call.band_rows = (grid[0] + bands - 1) / bands;
-    call.soft = alpha.has_value();
-    call.fill = fill && !call.soft;
-    call.q = tokens_of(q);
-    call.k = tokens_of(k);
-    call.v = tokens_of(v);
-    call.bias = floats_of(bias);
-    call.table_side = bias ? bias->size(1) : 0;
-    call.alpha = floats_of(alpha);
-  }
+      : rows(grid[0], window, clipped),
+        columns(grid[1], window, clipped),
+        call{q.size(0), q.size(1), q.size(2), q.size(3), special, rows.axis,
+            columns.axis, std::max(rows.max_keys, columns.max_keys), rows.max_queries,
+            bands, (grid[0] + bands - 1) / bands, fill && !alpha, alpha.has_value(),
+            tokens_of(q), tokens_of(k), tokens_of(v), floats_of(bias),
+            bias ? bias->size(1) : 0, floats_of(alpha)} {}
 
   Ranges rows, columns;
-  LocalCall call{};
+  LocalCall call;
 };
 
 void forward(Tensor q, Tensor k, Tensor v, std::optional<Tensor> bias,

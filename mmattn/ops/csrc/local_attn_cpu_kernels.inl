@@ -12,18 +12,11 @@ namespace {
 // Calls a function with the number of vectors of a head, or 0 for an uncommon one.
 template <class Function>
 MMATTN_INLINE void with_vectors(int64_t vectors, const Function& function) {
-  switch (vectors) {
-    case 1:
-      return function(std::integral_constant<int, 1>());
-    case 2:
-      return function(std::integral_constant<int, 2>());
-    case 4:
-      return function(std::integral_constant<int, 4>());
-    case 8:
-      return function(std::integral_constant<int, 8>());
-    default:
-      return function(std::integral_constant<int, 0>());
-  }
+  vectors == 1       ? function(std::integral_constant<int, 1>())
+      : vectors == 2 ? function(std::integral_constant<int, 2>())
+      : vectors == 4 ? function(std::integral_constant<int, 4>())
+      : vectors == 8 ? function(std::integral_constant<int, 8>())
+                     : function(std::integral_constant<int, 0>());
 }
 
 }  // namespace

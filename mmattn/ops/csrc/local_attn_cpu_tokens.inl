@@ -7,28 +7,19 @@ constexpr int64_t kChunk = 32;  // tokens of a dense row that are read at a time
 
 // Reads the channels of some tokens from `first` on, times `factor`; token t goes to
 // `to + t * step`.
-template <class T>
-void read_tokens_as(const Tokens& x, int64_t b, int64_t first, int64_t count, int64_t m,
+void read_tokens(const Tokens& x, int64_t b, int64_t first, int64_t count, int64_t m,
     int64_t D, float factor, int64_t step, float* to) {
-  const T* from = static_cast<const T*>(x.data) + b * x.strides[0] +
-      first * x.strides[1] + m * x.strides[2];
-  const int64_t vectors = num_vectors(D);
-  for (int64_t t = 0; t < count; ++t) {
-    float* const row = to + t * step;
-    prefetch(from + (t + kAhead) * x.strides[1], D);
-    read_row(from + t * x.strides[1], x.strides[3], D, row);
-    if (factor != 1) {
-      for (int64_t c = 0; c < vectors; ++c) {
+  const int64_t at = b * x.strides[0] + first * x.strides[1] + m * x.strides[2];
+  with_type_of(x.storage, [&](auto type) {
+    const auto* const from = static_cast<const decltype(type)*>(x.data) + at;
+    for (int64_t t = 0; t < count; ++t) {
+      float* const row = to + t * step;
+      prefetch(from + (t + kAhead) * x.strides[1], D);
+      read_row(from + t * x.strides[1], x.strides[3], D, row);
+      for (int64_t c = 0; factor != 1 && c < num_vectors(D); ++c) {
         store(row + c * kLanes, load(row + c * kLanes) * factor);
       }
     }
-  }
-}
-
-void read_tokens(const Tokens& x, int64_t b, int64_t first, int64_t count, int64_t m,
-    int64_t D, float factor, int64_t step, float* to) {
-  with_type_of(x.storage, [&](auto type) {
-    read_tokens_as<decltype(type)>(x, b, first, count, m, D, factor, step, to);
   });
 }
 

@@ -18,16 +18,15 @@ namespace {
 
 void forward(Tensor value, Tensor points, Tensor weights,
     std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor out) {
-  const Call call{
-      sampling_forward(value, points, weights, reference, out), shapes.data()};
+  const Call call{sampling_call(value, points, weights, reference, out), shapes.data()};
   run(call, call.sizes.B * call.sizes.Q, MMATTN_DISPATCH(ms_deform_attn_forward), 16);
 }
 
 void backward(Tensor grad, Tensor value, Tensor points, Tensor weights,
     std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor grad_value,
     Tensor grad_points, Tensor grad_weights, std::optional<Tensor> grad_reference) {
-  const Call call{sampling_backward(grad, value, points, weights, reference, grad_value,
-                      grad_points, grad_weights, grad_reference),
+  const Call call{sampling_call(value, points, weights, reference, {}, grad,
+                      grad_points, grad_weights, grad_reference, grad_value),
       shapes.data(), grad_value.size(0)};
   run(call, call.splits * call.sizes.B * call.sizes.M,
       MMATTN_DISPATCH(ms_deform_attn_backward));

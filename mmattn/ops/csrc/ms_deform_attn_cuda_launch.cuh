@@ -103,7 +103,7 @@ void forward(Tensor value, Tensor points, Tensor weights,
     std::optional<Tensor> reference, std::vector<int64_t> shapes, Tensor out) {
   const MMATTN_STREAM stream(value);
   Parameters p =
-      make_parameters(sampling_forward(value, points, weights, reference, out), shapes);
+      make_parameters(sampling_call(value, points, weights, reference, out), shapes);
   with_type_of(p.value.storage, [&](auto x) { run_forward<decltype(x)>(p, stream); });
 }
 
@@ -112,8 +112,8 @@ void backward(Tensor grad, Tensor value, Tensor points, Tensor weights,
     Tensor grad_points, Tensor grad_weights, std::optional<Tensor> grad_reference) {
   const MMATTN_STREAM stream(value);
   Parameters p =
-      make_parameters(sampling_backward(grad, value, points, weights, reference,
-                          grad_value, grad_points, grad_weights, grad_reference),
+      make_parameters(sampling_call(value, points, weights, reference, {}, grad,
+                          grad_points, grad_weights, grad_reference, grad_value),
           shapes);
   with_type_of(p.value.storage, [&](auto x) { run_backward<decltype(x)>(p, stream); });
 }

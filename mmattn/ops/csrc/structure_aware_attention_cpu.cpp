@@ -8,12 +8,13 @@ namespace mmattn {
 struct StructureAwareCall {
   int64_t B, H, W, M, D, K;
   Storage storage;  // of q, k, v and out
-  Tokens q, k, v, out;  // with channels side by side
+  Tokens q, k, v;  // with channels side by side
   // Half-spectra with real and imaginary parts: (blocks, K, H, W / 2 + 1, 2, lanes), (K,
   // H, W / 2 + 1, 2); bias (blocks, K, lanes). A block is a vector of channels, the last
   // padded with zeros.
   const float *w_a, *w_b, *bias;
   float* patterns;  // (B, M, K, N), zeros before the forward
+  Tokens out;
   // For the backward. Each part of the pairs of heads has its sums, zeros before.
   int64_t parts;
   Tokens grad, grad_q, grad_k, grad_v;
@@ -35,22 +36,9 @@ namespace {
 StructureAwareCall make_call(const Tensor& q, const Tensor& k, const Tensor& v,
     const Tensor& w_a, const Tensor& w_b, const Tensor& bias,
     const std::vector<int64_t>& grid, const Tensor& patterns) {
-  StructureAwareCall call{};
-  call.B = q.size(0);
-  call.H = grid[0];
-  call.W = grid[1];
-  call.M = q.size(2);
-  call.D = q.size(3);
-  call.K = w_b.size(0);
-  call.storage = storage_of(q);
-  call.q = tokens_of(q);
-  call.k = tokens_of(k);
-  call.v = tokens_of(v);
-  call.w_a = floats_of(w_a);
-  call.w_b = floats_of(w_b);
-  call.bias = floats_of(bias);
-  call.patterns = floats_of(patterns);
-  return call;
+  return {q.size(0), grid[0], grid[1], q.size(2), q.size(3), w_b.size(0), storage_of(q),
+      tokens_of(q), tokens_of(k), tokens_of(v), floats_of(w_a), floats_of(w_b),
+      floats_of(bias), floats_of(patterns)};
 }
 
 void forward(Tensor q, Tensor k, Tensor v, Tensor w_a, Tensor w_b, Tensor bias,

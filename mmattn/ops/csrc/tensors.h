@@ -48,37 +48,24 @@ inline float* floats_of(const std::optional<Tensor>& x) {
   return x ? static_cast<float*>(x->mutable_data_ptr()) : nullptr;
 }
 
-inline SamplingCall sampling_forward(const Tensor& value, const Tensor& points,
+inline SamplingCall sampling_call(const Tensor& value, const Tensor& points,
     const Tensor& weights, const std::optional<Tensor>& reference,
-    const std::optional<Tensor>& out) {
-  SamplingCall call{};
-  call.sizes = {value.size(0), value.size(1), value.size(2), value.size(3),
+    const std::optional<Tensor>& out, const std::optional<Tensor>& grad = {},
+    const std::optional<Tensor>& grad_points = {},
+    const std::optional<Tensor>& grad_weights = {},
+    const std::optional<Tensor>& grad_reference = {},
+    const std::optional<Tensor>& grad_value = {}) {
+  Sizes sizes{value.size(0), value.size(1), value.size(2), value.size(3),
       points.size(1), points.size(3), points.size(4),
       {value.stride(0), value.stride(1), value.stride(2)}, 1, Form::kLocations};
   if (reference) {
-    call.sizes.reference_levels = reference->size(2);
-    call.sizes.form =
+    sizes.reference_levels = reference->size(2);
+    sizes.form =
         reference->size(3) == 4 ? Form::kReferenceBoxes : Form::kReferencePoints;
   }
-  call.value = array_of(value);
-  call.points = array_of(points);
-  call.weights = array_of(weights);
-  call.reference = array_of(reference);
-  call.out = array_of(out);
-  return call;
-}
-
-inline SamplingCall sampling_backward(const Tensor& grad, const Tensor& value,
-    const Tensor& points, const Tensor& weights, const std::optional<Tensor>& reference,
-    const Tensor& grad_value, const Tensor& grad_points, const Tensor& grad_weights,
-    const std::optional<Tensor>& grad_reference) {
-  SamplingCall call = sampling_forward(value, points, weights, reference, {});
-  call.grad = array_of(grad);
-  call.grad_value = array_of(grad_value);
-  call.grad_points = array_of(grad_points);
-  call.grad_weights = array_of(grad_weights);
-  call.grad_reference = array_of(grad_reference);
-  return call;
+  return {sizes, array_of(value), array_of(points), array_of(weights),
+      array_of(reference), array_of(out), array_of(grad), array_of(grad_points),
+      array_of(grad_weights), array_of(grad_reference), array_of(grad_value)};
 }
 
 // Calls a function with a call and each of some ranges of its tasks.
