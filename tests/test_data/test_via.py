@@ -159,7 +159,7 @@ def test_what_cannot_be_meant(case):
     assert not Path('data/set').exists()
 
 
-def test_a_file_in_the_folder_of_each_split():
+def test_a_file_in_the_folder_of_each_split(capsys):
     """So are the balloons of Mask R-CNN, which mmdetection's documentation converts."""
     write(region(TRIANGLE))
     entries = json.loads(Path('via.json').read_text())
@@ -174,3 +174,12 @@ def test_a_file_in_the_folder_of_each_split():
     assert {name: len(each['images']) for name, each in found.items()} == dict(
         train=3, val=2
     )
+    # One split may have the class alone.
+    for entry in document.values():
+        entry['regions'][0]['region_attributes'] = dict(kind='balloon')
+    Path('all/val/via_region_data.json').write_text(json.dumps(document))
+    for each in conversions.run('via', 'all').values():
+        assert [c['name'] for c in each['categories']] == ['balloon']
+        assert {entry['category_id'] for entry in each['annotations']} == {1}
+    said = "objects without a class are taken for 'balloon', the only class"
+    assert said in capsys.readouterr().err

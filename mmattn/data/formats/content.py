@@ -10,6 +10,7 @@ from mmattn.errors import UserError
 from ..coco_json import is_text, shown
 from ..image_files import image_size, images_in
 
+OBJECT = 'object'  # the class where annotations name none
 ROUND = 32  # points of the polygon of an ellipse
 
 

@@ -11,7 +11,7 @@ from mmattn.errors import UserError
 from ..coco_json import shown
 from ..image_files import image_size
 from ..layouts import Part
-from .content import Content, ImageNames
+from .content import OBJECT, Content, ImageNames
 
 # Names of columns in lower case: TensorFlow's and Roboflow's, DeepForest's, wheat's.
 COLUMNS = {
@@ -43,7 +43,7 @@ def read_csv(part: Part) -> Content:
         place = f'{file}: line {line}'
         entries = boxes.setdefault(names.find(row.get('image'), place), [])
         if box := _box(row, place):
-            label = row.get('label') or 'object'
+            label = row.get('label') or OBJECT
             classes.add(label)
             entries.append((place, dict(category_id=label, bbox=box)))
     for path, entries in tqdm(boxes.items(), 'read', disable=None):

@@ -12,7 +12,7 @@ from ..layouts import Part
 from ..notes import say, some
 from ..own_data import Picture
 from .coco import read_coco
-from .content import Content, rectangle
+from .content import OBJECT, Content, rectangle
 from .csv import read_csv
 from .labelme import read_labelme
 from .via import read_via
@@ -54,6 +54,8 @@ def read_objects(
     }
     _tell_of_unlisted([pair for each in documents.values() for pair in each])
     found = [document for each in documents.values() for _, document in each]
+    if kind in ('csv', 'via'):
+        _share_the_class(found)
     classes = list(dict.fromkeys(c['name'] for d in found for c in d['categories']))
     if kind not in ('coco', 'yolo'):  # where names have no order
         classes.sort()
@@ -89,6 +91,17 @@ def _document(content: Content, part: Part) -> dict:
         )
     _leave_out_the_root(document)
     return document
+
+
+def _share_the_class(documents: list[dict]):
+    """Take objects without a class for the only one that another split names."""
+    categories = [each for document in documents for each in document['categories']]
+    names = {category['name'] for category in categories}
+    if len(names) == 2 and OBJECT in names:
+        (name,) = names - {OBJECT}
+        say(f'objects without a class are taken for {shown(name)}, the only class')
+        for category in categories:
+            category['name'] = name
 
 
 def _tell_of_unlisted(documents: list[tuple[Part, dict]]):

@@ -12,7 +12,7 @@ from ..coco_json import NUMBERS, read_json, shown
 from ..image_files import image_size
 from ..layouts import Part
 from ..notes import say
-from .content import Content, ImageNames, ellipse
+from .content import OBJECT, Content, ImageNames, ellipse
 
 LINE = 'polyline'
 FORM = 'export the annotations of VIA 1 or 2 as JSON'
@@ -50,7 +50,7 @@ def read_via(part: Part) -> Content:
             kinds[kind] += 1
             if outline is None:
                 continue
-            label = _value(region, key) if key else 'object'
+            label = _value(region, key) if key else OBJECT
             if not label:
                 raise UserError(
                     f'{place} must have one {key!r}, got '
