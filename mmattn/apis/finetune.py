@@ -192,7 +192,10 @@ class Run:
         records = map(json.loads, logs[-1].read_text().splitlines())
         validations = [r for r in records if 'loss' not in r]
         if not validations:
-            raise UserError(f'{self.work_dir} has no validation in its log')
+            raise UserError(
+                f'{self.work_dir} has no validation in its log, as the minutes ended '
+                f'before one: mmattn test {self.work_dir} evaluates its weights'
+            )
         number = int(re.search(r'(\d+)\.pth', self.checkpoint.name)[1])
         best = [r for r in validations if r['step'] == number]
         found = (best or validations)[-1]

@@ -10,7 +10,7 @@ import pytest
 import mmattn
 from mmattn.apis import Predictor, budget
 from mmattn.apis.budget import Cost, plan
-from mmattn.apis.finetune import described
+from mmattn.apis.finetune import Run, described
 from mmattn.cli import train
 from mmattn.data.archs import archs, find_arch
 from mmattn.data.recognize import config_for, format_of
@@ -116,6 +116,15 @@ def test_a_slow_training_is_stopped_when_the_minutes_are_over(here, monkeypatch)
     long, iterations, short, few = limits
     assert 3500 < long < 3600 and iterations == pytest.approx(0.9 * long, abs=2)
     assert short == module.SHORTEST and few == budget.FEWEST
+
+
+def test_a_run_without_a_validation_says_how_to_get_one(tmp_path):
+    log = tmp_path / '1/vis_data/scalars.json'
+    log.parent.mkdir(parents=True)
+    log.write_text('{"loss": 1.0, "step": 1}\n')
+    run = Run(tmp_path, tmp_path / 'config.py')
+    with pytest.raises(UserError, match=f'before one: mmattn test {tmp_path} evaluate'):
+        _ = run.metrics
 
 
 def test_the_length_follows_the_minutes():
