@@ -7,8 +7,7 @@ feature map, N boxes.
 import torch
 import torchvision  # noqa: F401  defines torch.ops.torchvision
 
-from . import operator_of
-from .deform import widen
+from . import operator_of, widen
 
 AVERAGE = 1  # of the pool modes; 0 is the maximum
 

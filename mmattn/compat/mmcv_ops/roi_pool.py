@@ -6,7 +6,7 @@ feature map, N boxes.
 
 import torch
 
-from .deform import widen
+from . import widen
 from .samples import (
     bin_corners,
     boxes_first,
