@@ -6,11 +6,12 @@ from importlib.util import find_spec
 from inspect import signature
 
 from mmengine.config.utils import MODULE2PACKAGE
-from mmengine.model import is_model_wrapper
 from mmengine.registry import MODELS
 from torch import nn
 
 from mmattn.errors import UserError
+
+from .model import unwrapped
 
 SCOPES = 'mmattn', 'mmcv', 'mmdet', 'mmengine', 'mmpretrain', 'mmseg'
 PASS_ON = 'mmdet', 'mmseg'  # their models pass `pretrained` on to the backbone
@@ -90,8 +91,8 @@ def check_topk(evaluator, model: nn.Module, key: str):
     Raises:
         ValueError: the message says what to set.
     """
-    model = model.module if is_model_wrapper(model) else model
-    num_classes = getattr(getattr(model, 'head', None), 'num_classes', None)
+    head = getattr(unwrapped(model), 'head', None)
+    num_classes = getattr(head, 'num_classes', None)
     for metric in evaluator if isinstance(evaluator, list | tuple) else [evaluator]:
         if not isinstance(metric, Mapping) or not isinstance(num_classes, int):
             continue
