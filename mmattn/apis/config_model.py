@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from mmattn.errors import UserError, check_choice
 
 from ..engine.model import build_model, class_names
-from ..files.config_files import innermost_dataset, raw_channels
+from ..files.config_files import innermost_dataset, raw_channels, transform_name
 from ..models.limits import detection_limits, reached_limits
 from ..results import SCORE
 from ..results.samples import as_result
 from .find import Found
-from .placement import RESIZES, Placement, picture_of, transform_name
+from .placement import RESIZES, Placement, picture_of
 
 TASKS = {
     'mmdet': 'detection',

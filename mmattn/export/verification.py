@@ -1,5 +1,6 @@
 """Compare exported files with PyTorch, also at other sizes."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -206,16 +207,11 @@ def least_size(shape: Sequence[int], is_valid: Callable[[int, int], bool]) -> li
     def clipped(side: int) -> list[int]:
         return [min(side, H), min(side, W)]
 
-    invalid, valid = SMALLEST, max(H, W)
-    if invalid >= valid or is_valid(*clipped(invalid)):
-        return clipped(invalid)
-    while valid - invalid > 1:
-        middle = (invalid + valid) // 2
-        if is_valid(*clipped(middle)):
-            valid = middle
-        else:
-            invalid = middle
-    return clipped(valid)
+    if max(H, W) <= SMALLEST or is_valid(*clipped(SMALLEST)):
+        return clipped(SMALLEST)
+    sides = range(SMALLEST + 1, max(H, W))
+    found = bisect_left(sides, True, key=lambda side: is_valid(*clipped(side)))
+    return clipped(SMALLEST + 1 + found)
 
 
 def takes_the_same_branches(
