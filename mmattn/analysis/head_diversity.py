@@ -12,9 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
-
-from .attention_calls import AttentionCall, watch_attention
+from .attention_calls import AttentionCall, watch_images
 from .attention_maps import whole_map
 
 
@@ -98,11 +96,8 @@ def head_diversity(
         ValueError: there is no image, a layer has more than 4096 tokens, or no
             attention can be read.
     """
-    runs = [watch_attention(backbone, image[None], _measure) for image in images]
-    if not runs:
-        raise UserError('`images` must hold at least one image')
     found = []
-    for layer in zip(*runs, strict=True):
+    for layer in watch_images(backbone, images, _measure):
         name, num_heads, _ = layer[0]
         means = torch.stack([values for *_, values in layer]).mean(0)
         found.append(HeadDiversity(name, num_heads, *means.tolist()))

@@ -194,9 +194,9 @@ def load_models(args: argparse.Namespace) -> list[ImageInModel]:
 
 def load_model(args: argparse.Namespace) -> LoadedModel:
     """Load the model of the config, for a tool that draws one model."""
-    given = args.config, args.checkpoint, args.cfg_options, args.allow_partial_load
+    given = args.config, args.checkpoint, args.cfg_options
     with trusted_checkpoints(args.trust_checkpoint):
-        return _load(*given)
+        return _load(*given, args.allow_partial_load)
 
 
 def choose(indices: Sequence[int] | None, count: int, what: str, most: int):

@@ -21,11 +21,8 @@ from ..results.tables import class_table
 
 OURS = 'mmattn.CocoMetric'
 COUNTS = 'LabelConfusion', 'mmattn.LabelConfusion'
-RESULTS, CONFUSION, CURVES = (
-    'results.json',
-    'confusion_matrix.png',
-    'precision_recall.png',
-)
+RESULTS = 'results.json'
+CONFUSION, CURVES = 'confusion_matrix.png', 'precision_recall.png'
 
 
 def each_metric(evaluator: ConfigDict | list) -> list[ConfigDict]:

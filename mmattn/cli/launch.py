@@ -1,6 +1,5 @@
 """Arguments, config and runner that train.py and test.py share."""
 
-# isort: split
 import argparse
 import os
 from pathlib import Path
