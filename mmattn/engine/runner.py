@@ -1,6 +1,6 @@
 """mmengine's runner with safe checkpoints, exact resuming and checked data."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 
 from mmengine.config import Config, ConfigDict
@@ -139,15 +139,15 @@ class Runner(MMEngineRunner):
         return built
 
     def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
-        self._prepare('val_dataloader')
-        loop = super().build_val_loop(loop)
-        check_batches(loop.dataloader, 'val_dataloader')
-        return loop
+        return self._checked('val_dataloader', super().build_val_loop, loop)
 
     def build_test_loop(self, loop: BaseLoop | dict) -> BaseLoop:
-        self._prepare('test_dataloader')
-        loop = super().build_test_loop(loop)
-        check_batches(loop.dataloader, 'test_dataloader')
+        return self._checked('test_dataloader', super().build_test_loop, loop)
+
+    def _checked(self, key: str, build: Callable, loop: BaseLoop | dict) -> BaseLoop:
+        self._prepare(key)
+        loop = build(loop)
+        check_batches(loop.dataloader, key)
         return loop
 
     def _prepare(self, key: str):
