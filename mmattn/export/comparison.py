@@ -31,8 +31,6 @@ class Images:
     """Images to compare on.
 
     Attributes:
-        name: what they are.
-        paths: their files.
         packed: returns `inputs` and `data_samples` of the image of an index, where a
             test pipeline prepares it.
         instances: annotated objects of each image of a detector's test set.
@@ -49,10 +47,8 @@ class Prediction:
     """Hold what PyTorch predicts for an image.
 
     Attributes:
-        path: file of the image.
-        result: what it predicts.
         size: height and width to which the image is resized.
-        padded: those to which it is padded.
+        padded: height and width to which it is padded.
         truth: the sample with its annotations, if there are any.
         instances: annotated objects of a detector's test set, else None.
     """
@@ -70,11 +66,9 @@ class Tally:
     """Count what PyTorch and a file have in common.
 
     Attributes:
-        expected: objects, pixels or images of PyTorch.
-        found: objects, pixels or images of the file.
-        common: those that are the same.
-        score: largest difference of their scores.
-        box: largest difference of their boxes, in pixels.
+        expected, found, common: objects, pixels or images of PyTorch, of the file, and
+            those that are the same.
+        score, box: largest difference of their scores, and of their boxes in pixels.
         overlap: sum of the intersections over unions of their masks, None without.
         spare: how many may differ in any case.
     """

@@ -49,10 +49,9 @@ def confusion(labels: np.ndarray, found: np.ndarray, num_classes: int) -> np.nda
     Args:
         labels: label map; pixels of the label 255 are ignored.
         found: predicted labels of the same shape.
-        num_classes: C.
 
     Returns:
-        Shape (C, C): label, prediction.
+        Shape (C, C) for C classes: label, prediction.
 
     Raises:
         ValueError: a label has no class.

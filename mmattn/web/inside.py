@@ -71,12 +71,7 @@ class Inside:
         return f'Weights of all pixels at the clicked one (white box). {CAPTIONS}'
 
     def bar(self, layer: str, own: bool = False) -> str:
-        """Return the scale of a layer's colors as HTML, empty for sizes of dots.
-
-        Args:
-            layer: one of `layers`.
-            own: whether each head has a scale of its own.
-        """
+        """Return the scale of a layer's colors as HTML, empty for sizes of dots."""
         found = self.layers[layer]
         if isinstance(found, MultiScalePoints):
             return ''
@@ -159,12 +154,7 @@ def panels(
 ) -> list[tuple[np.ndarray, str]]:
     """Return a picture and a caption for each head, or each group of points.
 
-    All have one scale of colors, or of dots.
-
-    Args:
-        inside: what a pixel attends to.
-        layer: one of its `layers`.
-        own: scale each by its own largest weight.
+    All have one scale of colors, or of dots, unless each has its `own`.
 
     Raises:
         ValueError: there is no such layer.

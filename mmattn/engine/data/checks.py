@@ -126,8 +126,6 @@ def _summarize(dataset, key: str, num_labels: int | None = None) -> Summary:
     """Check the annotations of a data set without decoding an image.
 
     Args:
-        dataset: a data set of an mm package, without wrappers.
-        key: key of the data set in the config.
         num_labels: number of classes of a classifier; `gt_label` must be smaller.
 
     Raises:

@@ -138,15 +138,7 @@ def _passes(dataloader: DataLoader) -> Iterator:
 
 
 def check_batches(dataloader: DataLoader, key: str):
-    """Raise an error if a pass over a loader has no batch.
-
-    Args:
-        dataloader: a loader that is read in passes.
-        key: its key in the config.
-
-    Raises:
-        ValueError: `drop_last` drops all samples.
-    """
+    """Raise a ValueError if a pass over a loader has no batch, as of `drop_last`."""
     if not len(dataloader):
         raise _no_batch(dataloader, key)
 
