@@ -118,14 +118,7 @@ def watch_attention(
 def watch_images(
     backbone: nn.Module, images: Iterable[Tensor], read: Callable, **options
 ) -> list[tuple]:
-    """Return what `read` returns for each image, (3, H, W), by layer.
-
-    Args:
-        backbone, read, options: see `watch_attention`.
-
-    Raises:
-        ValueError: there is no image, or no attention can be read.
-    """
+    """Return by layer what `watch_attention` returns for each image, (3, H, W)."""
     runs = [watch_attention(backbone, x[None], read, **options) for x in images]
     if not runs:
         raise UserError('`images` must hold at least one image')
@@ -293,10 +286,8 @@ def softmax_kernels(
 ) -> Tensor:
     """Return rows (len(rows), M, N) of `softmax(q k^T scale + mask)`.
 
-    Args:
-        q, k: shape (M, N, D).
-        mask: broadcasts to (M, N, N). A boolean mask keeps the scores where it is True.
-        scale: defaults to D^-0.5.
+    q and k are (M, N, D), and the mask broadcasts to (M, N, N). A boolean mask keeps
+    the scores where it is True. The scale defaults to D^-0.5.
     """
     rows = list(rows)
     scores = q[:, rows] @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)

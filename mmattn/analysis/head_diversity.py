@@ -37,40 +37,24 @@ class HeadDiversity:
 
 
 def head_variance(weights: Tensor) -> Tensor:
-    """Return the variance of each entry between heads, averaged over entries.
+    """Return the variance of each entry between heads (M, ...), averaged over entries.
 
     This is our reading of "variance in each head dimension". It is 0 for a single head
     and for heads that are all alike.
-
-    Args:
-        weights: maps of the heads of one layer, shape (M, ...).
-
-    Returns:
-        A scalar.
     """
     return weights.var(0, correction=0).mean()
 
 
 def map_variance(weights: Tensor) -> Tensor:
-    """Return the variance of the entries of each head's map, shape (M,).
+    """Return the variance (M,) of the entries of each head's map, of maps (M, ...).
 
     It is 0 for uniform attention and grows as attention concentrates on few tokens.
-
-    Args:
-        weights: maps of the heads of one layer, shape (M, ...).
     """
     return weights.flatten(1).var(1, correction=0)
 
 
 def head_similarity(weights: Tensor) -> Tensor:
-    """Return the cosine between the whole maps of each two heads.
-
-    Args:
-        weights: maps of the heads of one layer, shape (M, ...).
-
-    Returns:
-        Shape (M, M), symmetric, with ones on the diagonal.
-    """
+    """Return the cosines (M, M) between the whole maps of each two heads (M, ...)."""
     maps = F.normalize(weights.flatten(1), dim=1)
     return maps @ maps.T
 

@@ -61,11 +61,7 @@ def _row_scores(
 def locality_by_layer(
     backbone: nn.Module, images: Iterable[Tensor], kernel_size: int | None = None
 ) -> list[tuple[str, Tensor]]:
-    """Return names of attention layers, with scores (M,) averaged over images.
-
-    Args:
-        backbone, images, kernel_size: as in `attention_locality`.
-    """
+    """Return the layers of `attention_locality` by name, each with its scores (M,)."""
     if kernel_size is None:
         kernel_size = mask_width(backbone)
 

@@ -28,17 +28,11 @@ def run_with_hooks(run: Callable[[], object], hooks: Mapping[nn.Module, Callable
 def read_layers(
     model: nn.Module, kind: type, known: str, run: Callable, read: Callable
 ) -> list:
-    """Run a model, and return what `read` returns for each call of a kind of layer.
+    """Run a model, and return what `read` returns for each call of a class of layers.
 
     Args:
-        model: what has the layers.
-        kind: class of the layers.
-        known: models that have them, for messages.
-        run: runs the model.
+        known: models that have such layers, for the error where this one has none.
         read: takes the name of a layer, the layer and its positional arguments.
-
-    Raises:
-        ValueError: the model has no such layer.
     """
     names = {m: name for name, m in model.named_modules() if isinstance(m, kind)}
     if not names:

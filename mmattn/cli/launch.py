@@ -55,10 +55,6 @@ def load_config(args: argparse.Namespace, *, dataloader: str) -> Config:
 
     The argument sets the work dir, else the config, else it is `work_dirs/<config>`.
 
-    Args:
-        args: arguments of `make_parser`.
-        dataloader: key of the dataloader that the run needs.
-
     Raises:
         ValueError: the config has no model or not this dataloader, or a flag requires
             our runner.

@@ -36,9 +36,7 @@ class ConfigModel:
     """The model of a config of mmdet, mmseg or mmpretrain.
 
     Args:
-        config: the config or its path.
-        checkpoint: see `mmattn.export.export_model`.
-        cfg_options: entries of the config to override.
+        config, checkpoint, cfg_options: see `mmattn.export.export_model`.
 
     Attributes:
         model: the module in evaluation mode.

@@ -96,12 +96,7 @@ class Metrics:
         self.results = [], []  # of PyTorch, of the file
 
     def add(self, prediction, found):
-        """Add the results of an image; images without annotations do not count.
-
-        Args:
-            prediction: of PyTorch, see `mmattn.export.comparison.Prediction`.
-            found: the result of the file.
-        """
+        """Add the results of PyTorch and the file for an image, if it is annotated."""
         truth, results = prediction.truth or {}, (prediction.result, found)
         if not self.classes:
             return

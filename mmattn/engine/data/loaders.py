@@ -24,10 +24,6 @@ class SeededIndices:
     A `DataLoader` loads `[dataset[index] for index in indices]`, in one process. So the
     random numbers of a batch depend on its place in the run, and the data set needs no
     wrapper. Seeding each sample would take longer than reading a small one.
-
-    Args:
-        indices: indices of a data set.
-        key: key of the batch's random numbers.
     """
 
     def __init__(self, indices: Sequence, key: tuple[int, ...]):
