@@ -42,15 +42,15 @@ class ModelInput:
     """An image as the model sees it.
 
     Attributes:
-        tensor: normalized and padded, shape (1, 3, H, W).
+        inputs: normalized and padded, shape (1, 3, H, W).
         picture: the same before normalization, RGB uint8, shape (H, W, 3).
         size: height and width without padding.
-        place: maps pixels of the image to pixels of `tensor`.
+        place: maps pixels of the image to pixels of `inputs`.
         samples: the image's sample after the preprocessor, None if there is none.
         run: runs the whole model on the image.
     """
 
-    tensor: Tensor
+    inputs: Tensor
     picture: np.ndarray
     size: tuple[int, int]
     place: Placement

@@ -113,9 +113,9 @@ def look_inside(predictor: Predictor, image: np.ndarray, y: int, x: int) -> Insi
 
     def read(model: nn.Module, view: ModelInput) -> Inside:
         query, backbone = view.place(y, x), model.backbone
-        kernels, no_kernels = _try(attention_kernels, backbone, view.tensor, [query])
-        points, no_points = _try(sampling_points, backbone, view.tensor, query)
-        size = view.tensor.shape[-2:]
+        kernels, no_kernels = _try(attention_kernels, backbone, view.inputs, [query])
+        points, no_points = _try(sampling_points, backbone, view.inputs, query)
+        size = view.inputs.shape[-2:]
         samples, no_samples = _try(multi_scale_points, model, view.run, size, query)
         if not kernels and not points and not samples:
             raise UserError(f'{no_kernels}; {no_points}; {no_samples}')
