@@ -176,8 +176,9 @@ def differences(result: Classification | Detections, recorded: Rows) -> list[str
 def verify_all(names: list[str], record: bool) -> int:
     """Verify files, print a line for each and the counts, and return the status."""
     counts = Counter()
-    # mmengine logs while it builds and loads a model.
-    MMLogger.get_current_instance().setLevel(logging.WARNING)
+    logger = MMLogger.get_current_instance()
+    level = logger.level
+    logger.setLevel(logging.WARNING)  # mmengine tells how it builds and loads a model
     for name in names:
         verdict = verify(name)
         counts[verdict.state] += 1
@@ -186,5 +187,6 @@ def verify_all(names: list[str], record: bool) -> int:
             digest = file_digest(local_checkpoint(SCHEME + name))
             entry = {name: dict(sha256=digest, record=verdict.rows)}
             print(yaml.safe_dump(entry, default_flow_style=None, sort_keys=False))
+    logger.setLevel(level)
     print(', '.join(f'{counts[state]} {state}' for state in STATES))
     return int(counts['failed'] > 0)
