@@ -4,7 +4,7 @@ The operators are seen as they are called, so a backbone may have any modules.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,6 @@ from mmattn.ops.common.inspection import Attention
 from mmattn.ops.common.operator import OPERATORS
 from mmattn.ops.landmark_attention import mix_heads
 
-from .kernel_rows import softmax_kernels
 from .one_image import check_one_image, module_kinds
 from .token_grid import token_grid
 
@@ -116,6 +115,16 @@ def watch_attention(
     return seen.found
 
 
+def watch_images(
+    backbone: nn.Module, images: Iterable[Tensor], read: Callable, **options
+) -> list[tuple]:
+    """Return by layer what `watch_attention` returns for each image, (3, H, W)."""
+    runs = [watch_attention(backbone, x[None], read, **options) for x in images]
+    if not runs:
+        raise UserError('`images` must hold at least one image')
+    return list(zip(*runs, strict=True))
+
+
 class _CallStack:
     """Keep the modules that are running, the innermost last."""
 
@@ -197,9 +206,7 @@ class _Operators(TorchFunctionMode):
         self._add(
             Attention(
                 (B, N, M),
-                lambda rows: softmax_kernels(
-                    query[0], key[0], rows, mask=attn_mask, scale=scale
-                ),
+                lambda rows: softmax_kernels(query[0], key[0], rows, attn_mask, scale),
             )
         )
 
@@ -268,6 +275,29 @@ class _Operators(TorchFunctionMode):
         return ModuleCall('backbone', self.stack.root, ()), token_grid(
             N, self.image_size
         )
+
+
+def softmax_kernels(
+    q: Tensor,
+    k: Tensor,
+    rows: Sequence[int],
+    mask: Tensor | None,
+    scale: float | None,
+) -> Tensor:
+    """Return rows (len(rows), M, N) of `softmax(q k^T scale + mask)`.
+
+    q and k are (M, N, D), and the mask broadcasts to (M, N, N). A boolean mask keeps
+    the scores where it is True. The scale defaults to D^-0.5.
+    """
+    rows = list(rows)
+    scores = q[:, rows] @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if mask is not None:
+        mask = mask.expand(len(q), q.shape[1], k.shape[1])[:, rows]
+        if mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        else:
+            scores = scores + mask
+    return scores.softmax(-1).transpose(0, 1)
 
 
 def _is_grid(x: object, N: int) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mmattn.errors import UserError
 
 from .attention_calls import AttentionCall, watch_attention
+from .one_image import check_place
 
 # A head's N x N weights take 64 MB in float32.
 MAX_TOKENS = 4096
@@ -91,9 +92,8 @@ def attention_kernels(
             be read.
     """
     height, width = image.shape[-2:]
-    for y, x in queries:
-        if not (0 <= y < height and 0 <= x < width):
-            raise UserError(f'query ({y}, {x}) is outside the {height}x{width} image')
+    for query in queries:
+        check_place('query', query, (height, width))
 
     def read(call: AttentionCall) -> AttentionKernels:
         H, W = call.grid

@@ -10,7 +10,7 @@ PyTorch's `FlopCounterMode` counts, two for each multiply-accumulate, with the r
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -193,13 +193,11 @@ def _chosen_backends(model: nn.Module):
     An operator has a rule. Its definition is plain products, and may multiply more.
     """
     layers = [m for m in model.modules() if getattr(m, 'backend', None) == REFERENCE]
-    for layer in layers:
-        layer.backend = None
-    try:
-        yield
-    finally:
+    with ExitStack() as stack:
         for layer in layers:
-            layer.backend = REFERENCE
+            layer.backend = None
+            stack.callback(setattr, layer, 'backend', REFERENCE)
+        yield
 
 
 def _by_part(counts: Mapping, dense_counts: Mapping) -> dict[str, int]:

@@ -12,9 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
-
-from .attention_calls import AttentionCall, watch_attention
+from .attention_calls import AttentionCall, watch_images
 from .attention_maps import whole_map
 
 
@@ -39,40 +37,24 @@ class HeadDiversity:
 
 
 def head_variance(weights: Tensor) -> Tensor:
-    """Return the variance of each entry between heads, averaged over entries.
+    """Return the variance of each entry between heads (M, ...), averaged over entries.
 
     This is our reading of "variance in each head dimension". It is 0 for a single head
     and for heads that are all alike.
-
-    Args:
-        weights: maps of the heads of one layer, shape (M, ...).
-
-    Returns:
-        A scalar.
     """
     return weights.var(0, correction=0).mean()
 
 
 def map_variance(weights: Tensor) -> Tensor:
-    """Return the variance of the entries of each head's map, shape (M,).
+    """Return the variance (M,) of the entries of each head's map, of maps (M, ...).
 
     It is 0 for uniform attention and grows as attention concentrates on few tokens.
-
-    Args:
-        weights: maps of the heads of one layer, shape (M, ...).
     """
     return weights.flatten(1).var(1, correction=0)
 
 
 def head_similarity(weights: Tensor) -> Tensor:
-    """Return the cosine between the whole maps of each two heads.
-
-    Args:
-        weights: maps of the heads of one layer, shape (M, ...).
-
-    Returns:
-        Shape (M, M), symmetric, with ones on the diagonal.
-    """
+    """Return the cosines (M, M) between the whole maps of each two heads (M, ...)."""
     maps = F.normalize(weights.flatten(1), dim=1)
     return maps @ maps.T
 
@@ -98,11 +80,8 @@ def head_diversity(
         ValueError: there is no image, a layer has more than 4096 tokens, or no
             attention can be read.
     """
-    runs = [watch_attention(backbone, image[None], _measure) for image in images]
-    if not runs:
-        raise UserError('`images` must hold at least one image')
     found = []
-    for layer in zip(*runs, strict=True):
+    for layer in watch_images(backbone, images, _measure):
         name, num_heads, _ = layer[0]
         means = torch.stack([values for *_, values in layer]).mean(0)
         found.append(HeadDiversity(name, num_heads, *means.tolist()))

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from mmattn.errors import UserError
 
-from ..apis.config_model import ConfigModel
+from ..apis.config_model import ConfigModel, ModelInput
 from ..apis.find import RANDOM, find_model
-from ..apis.placement import Placement
 from ..cli.terminal import add_config, add_trust, command_parser, config_file
 from ..engine.data import build_dataset
 from ..images import read_channels, read_image
@@ -24,24 +23,15 @@ from ..weights.read import trusted_checkpoints
 
 
 @dataclass(frozen=True)
-class ImageInModel:
-    """A backbone, and an image that is prepared for it.
+class ImageInModel(ModelInput):
+    """A backbone in eval mode, and an image that is prepared for it.
 
     Attributes:
         label: the model's name in pictures: config, overridden entries, weights.
-        backbone: in eval mode.
-        inputs: the normalized and padded image, shape (1, 3, H, W).
-        picture: the image before normalization, RGB, shape (H, W, 3).
-        place: maps pixels of the image file to pixels of `inputs`.
-        samples: the image's sample after the preprocessor, None if there is none.
     """
 
     label: str
     backbone: nn.Module
-    inputs: Tensor
-    picture: np.ndarray
-    place: Placement
-    samples: list | None = None
 
 
 class LoadedModel(ConfigModel):
@@ -85,14 +75,7 @@ class LoadedModel(ConfigModel):
         channels = self.channels
         pixels = read_channels(image, channels) if channels else read_image(image)
         view = self.inspect(pixels, lambda model, view: view)
-        return ImageInModel(
-            self.label,
-            self.backbone,
-            view.tensor,
-            view.picture,
-            view.place,
-            view.samples,
-        )
+        return ImageInModel(**vars(view), label=self.label, backbone=self.backbone)
 
 
 def make_parser(description: str, out: str) -> argparse.ArgumentParser:
@@ -194,9 +177,9 @@ def load_models(args: argparse.Namespace) -> list[ImageInModel]:
 
 def load_model(args: argparse.Namespace) -> LoadedModel:
     """Load the model of the config, for a tool that draws one model."""
-    given = args.config, args.checkpoint, args.cfg_options, args.allow_partial_load
+    given = args.config, args.checkpoint, args.cfg_options
     with trusted_checkpoints(args.trust_checkpoint):
-        return _load(*given)
+        return _load(*given, args.allow_partial_load)
 
 
 def choose(indices: Sequence[int] | None, count: int, what: str, most: int):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mmattn.errors import UserError
 from mmattn.ops.masked_attention.inspection import patch_offsets
 
-from .attention_calls import AttentionCall, watch_attention
+from .attention_calls import AttentionCall, watch_images
 from .masks import KERNEL_SIZE, mask_width
 
 CHUNK = 2**24  # weights in memory at a time, 64 MB in float32
@@ -61,26 +61,16 @@ def _row_scores(
 def locality_by_layer(
     backbone: nn.Module, images: Iterable[Tensor], kernel_size: int | None = None
 ) -> list[tuple[str, Tensor]]:
-    """Return names of attention layers, with scores (M,) averaged over images.
-
-    Args:
-        backbone, images, kernel_size: as in `attention_locality`.
-    """
+    """Return the layers of `attention_locality` by name, each with its scores (M,)."""
     if kernel_size is None:
         kernel_size = mask_width(backbone)
 
     def read(call: AttentionCall) -> tuple[str, Tensor]:
         return call.caller.name, _score_by_chunks(call, kernel_size)
 
-    runs = [
-        watch_attention(backbone, image[None], read, softmax_only=True)
-        for image in images
-    ]
-    if not runs:
-        raise UserError('`images` must hold at least one image')
     return [
         (layer[0][0], torch.stack([score for _, score in layer]).mean(0))
-        for layer in zip(*runs, strict=True)
+        for layer in watch_images(backbone, images, read, softmax_only=True)
     ]
 
 

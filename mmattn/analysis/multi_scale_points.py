@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
 from mmattn.ops.ms_deform_attn.reference import sampling_locations
 
-from .one_image import module_kinds, run_with_hooks
+from .one_image import check_place, read_layers
 
 
 @dataclass(frozen=True)
@@ -58,29 +57,16 @@ def multi_scale_points(
     Raises:
         ValueError: the place is outside the image, or the model has no such layer.
     """
-    if not all(0 <= at < side for at, side in zip(place, image_size, strict=True)):
-        raise UserError(
-            'place {} is outside the {}x{} image'.format(place, *image_size)
-        )
+    check_place('place', place, image_size)
     from mmattn.models.layers import MSDeformAttention
 
-    names = {
-        module: name
-        for name, module in model.named_modules()
-        if isinstance(module, MSDeformAttention)
-    }
-    if not names:
-        raise UserError(
-            f'{type(model).__name__} has no MSDeformAttention, as DeformableDETR and '
-            f'MSDeformAttnNeck have; its modules are {module_kinds(model)}'
-        )
-    found = []
-
-    def read(layer: nn.Module, args: tuple, out: Tensor):
-        found.append(_points(names[layer], layer, args, image_size, place))
-
-    run_with_hooks(run, dict.fromkeys(names, read))
-    return found
+    return read_layers(
+        model,
+        MSDeformAttention,
+        'DeformableDETR and MSDeformAttnNeck',
+        run,
+        lambda *call: _points(*call, image_size, place),
+    )
 
 
 def _points(

@@ -1,6 +1,6 @@
 """Run a backbone on one image while hooks read its modules."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 import torch
@@ -23,6 +23,36 @@ def run_with_hooks(run: Callable[[], object], hooks: Mapping[nn.Module, Callable
             stack.callback(module.register_forward_hook(hook).remove)
         stack.enter_context(torch.compiler.set_stance('force_eager'))
         run()
+
+
+def read_layers(
+    model: nn.Module, kind: type, known: str, run: Callable, read: Callable
+) -> list:
+    """Run a model, and return what `read` returns for each call of a class of layers.
+
+    Args:
+        known: models that have such layers, for the error where this one has none.
+        read: takes the name of a layer, the layer and its positional arguments.
+    """
+    names = {m: name for name, m in model.named_modules() if isinstance(m, kind)}
+    if not names:
+        raise UserError(
+            f'{type(model).__name__} has no {kind.__name__}, as {known} have; its '
+            f'modules are {module_kinds(model)}'
+        )
+    found = []
+
+    def keep(layer: nn.Module, args: tuple, out):
+        found.append(read(names[layer], layer, args))
+
+    run_with_hooks(run, dict.fromkeys(names, keep))
+    return found
+
+
+def check_place(what: str, place: Sequence[float], size: Sequence[int]):
+    """Raise a ValueError unless a place (y, x) is in an image of a size."""
+    if not all(0 <= at < side for at, side in zip(place, size, strict=True)):
+        raise UserError('{} {} is outside the {}x{} image'.format(what, place, *size))
 
 
 def module_kinds(backbone: nn.Module) -> str:

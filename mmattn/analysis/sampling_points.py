@@ -13,10 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmattn.errors import UserError
 from mmattn.ops.deformable_attention import query_positions
 
-from .one_image import check_one_image, module_kinds, run_with_hooks
+from .one_image import check_one_image, check_place, read_layers
 
 if TYPE_CHECKING:
     from mmattn.models.layers import DeformableAttention
@@ -64,29 +63,17 @@ def sampling_points(
     """
     check_one_image(image)
     size = tuple(image.shape[2:])
-    if query is not None and not all(
-        0 <= place < side for place, side in zip(query, size, strict=True)
-    ):
-        raise UserError('query {} is outside the {}x{} image'.format(query, *size))
+    if query is not None:
+        check_place('query', query, size)
     from mmattn.models.layers import DeformableAttention
 
-    names = {
-        module: name
-        for name, module in backbone.named_modules()
-        if isinstance(module, DeformableAttention)
-    }
-    if not names:
-        raise UserError(
-            f'{type(backbone).__name__} has no DeformableAttention, as DAT and DAT++ '
-            f'have; its modules are {module_kinds(backbone)}'
-        )
-    found = []
-
-    def read(layer, args, out):
-        found.append(_points(names[layer], layer, args[0], size, query))
-
-    run_with_hooks(lambda: backbone(image), dict.fromkeys(names, read))
-    return found
+    return read_layers(
+        backbone,
+        DeformableAttention,
+        'DAT and DAT++',
+        lambda: backbone(image),
+        lambda name, layer, args: _points(name, layer, args[0], size, query),
+    )
 
 
 def _points(

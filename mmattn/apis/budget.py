@@ -117,12 +117,7 @@ def dataset_of(cfg: Config, key: str):
 
 @dataclass(frozen=True)
 class Plan:
-    """The length of a training.
-
-    Attributes:
-        iterations: of the training.
-        interval: iterations between validations.
-    """
+    """The iterations of a training, and those between its validations."""
 
     iterations: int
     interval: int

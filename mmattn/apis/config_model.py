@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from mmattn.errors import UserError, check_choice
 
 from ..engine.model import build_model, class_names
-from ..files.config_files import innermost_dataset, raw_channels
+from ..files.config_files import innermost_dataset, raw_channels, transform_name
 from ..models.limits import detection_limits, reached_limits
 from ..results import SCORE
 from ..results.samples import as_result
 from .find import Found
-from .placement import RESIZES, Placement, picture_of, transform_name
+from .placement import RESIZES, Placement, picture_of
 
 TASKS = {
     'mmdet': 'detection',
@@ -42,15 +42,15 @@ class ModelInput:
     """An image as the model sees it.
 
     Attributes:
-        tensor: normalized and padded, shape (1, 3, H, W).
+        inputs: normalized and padded, shape (1, 3, H, W).
         picture: the same before normalization, RGB uint8, shape (H, W, 3).
         size: height and width without padding.
-        place: maps pixels of the image to pixels of `tensor`.
+        place: maps pixels of the image to pixels of `inputs`.
         samples: the image's sample after the preprocessor, None if there is none.
         run: runs the whole model on the image.
     """
 
-    tensor: Tensor
+    inputs: Tensor
     picture: np.ndarray
     size: tuple[int, int]
     place: Placement

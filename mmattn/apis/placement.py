@@ -1,6 +1,6 @@
 """Follow the pixels of an image through a test pipeline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,12 +62,6 @@ class Placement:
                 f'pipeline crops the image to'
             )
         return tuple(place)
-
-
-def transform_name(transform: Mapping) -> str:
-    """Return the name of a transform's class, without its scope."""
-    kind = transform['type']
-    return (kind if isinstance(kind, str) else kind.__name__).rpartition('.')[2]
 
 
 def picture_of(image: Tensor, size: Sequence[int]) -> np.ndarray:

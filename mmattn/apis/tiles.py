@@ -38,8 +38,7 @@ def predict_tiles(
     Args:
         model: `ConfigModel` or `FileModel`.
         image: shape (H, W, 3), uint8 RGB.
-        tile: see `tile_boxes`.
-        overlap: see `tile_boxes`.
+        tile, overlap: see `tile_boxes`.
         scale: factor of a tile's sides, in place of the resize of the test pipeline.
         batch_size: tiles that run at a time.
         score: objects with a lower score are left out before the others are merged.
@@ -78,13 +77,7 @@ def _placed(
 def merge_label_maps(
     parts: Sequence[Segmentation], tiles: Sequence[Sequence[int]], size: tuple[int, int]
 ) -> Segmentation:
-    """Merge the label maps of tiles into the label map of the image.
-
-    Args:
-        parts: label map of each tile.
-        tiles: x1, y1, x2, y2 of each tile.
-        size: height and width of the image.
-    """
+    """Merge label maps of tiles (x1, y1, x2, y2) into one of the image's size."""
     labels = np.zeros(size, parts[0].labels.dtype)
     depth = np.full(size, -1, np.int32)  # distance to the border of the pixel's tile
     for part, (x1, y1, x2, y2) in zip(parts, tiles, strict=True):
@@ -116,11 +109,9 @@ def compact_masks(masks: np.ndarray):
 def merge_objects(
     parts: Sequence[Detections], tiles: Sequence[Sequence[int]]
 ) -> Detections:
-    """Return the objects of all tiles, best first, each once.
+    """Return the objects of all tiles (x1, y1, x2, y2), best first, each once.
 
-    Args:
-        parts: objects of each tile, in the whole image.
-        tiles: x1, y1, x2, y2 of each tile.
+    The objects of each tile are placed in the whole image.
     """
     from sahi.postprocess.combine import batched_greedy_nmm, batched_nms
 
@@ -162,9 +153,7 @@ def _is_cut(part: Detections, tile: Sequence[int]) -> np.ndarray:
 def _lies_in(parts: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """Return which parts have half their area in a whole object of their class.
 
-    Args:
-        parts: shape (n, 6): box, score and label.
-        whole: shape (m, 6).
+    Both are rows of box, score and label, shape (n, 6).
     """
     from shapely import STRtree, box  # comes with sahi
 

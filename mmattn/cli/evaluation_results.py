@@ -21,11 +21,8 @@ from ..results.tables import class_table
 
 OURS = 'mmattn.CocoMetric'
 COUNTS = 'LabelConfusion', 'mmattn.LabelConfusion'
-RESULTS, CONFUSION, CURVES = (
-    'results.json',
-    'confusion_matrix.png',
-    'precision_recall.png',
-)
+RESULTS = 'results.json'
+CONFUSION, CURVES = 'confusion_matrix.png', 'precision_recall.png'
 
 
 def each_metric(evaluator: ConfigDict | list) -> list[ConfigDict]:
@@ -76,8 +73,7 @@ def write_results(
     """Write `results.json` into the work dir, and the pictures that are asked for.
 
     Args:
-        runner: what has tested.
-        metrics: what it returned.
+        metrics: what the runner returned.
         started: `time.monotonic()` before the test.
         metric: what `counting_metric` returned, None without the next two.
         per_class: print and write figures of each class, and draw their curves.

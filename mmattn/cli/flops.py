@@ -25,7 +25,7 @@ from rich.table import Table
 from mmattn.errors import UserError
 
 from ..analysis import Complexity, count
-from .terminal import add_config, command_parser, config_of, positive, print_table
+from .terminal import add_config, add_shape, command_parser, config_of, print_table
 
 CONVENTION = (
     'FLOPs are multiply-accumulates of convolutions, linear layers and matrix products.'
@@ -46,14 +46,10 @@ SIZES = {'CenterCrop': 'crop_size', 'Resize': 'scale'}
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = command_parser(__doc__)
     add_config(parser)
-    parser.add_argument(
-        '--shape',
-        nargs='+',
-        type=positive,
-        metavar='SIDE',
-        help='height and width of the image, or one number for both; default: the size '
-        "of the config's test pipeline for a classifier (else 224 224), 800 1280 for "
-        'detection, 512 2048 for segmentation',
+    add_shape(
+        parser,
+        "the size of the config's test pipeline for a classifier (else 224 224), "
+        '800 1280 for detection, 512 2048 for segmentation',
     )
     parser.add_argument(
         '--depth', type=int, default=2, help='levels of the module tree (default: 2)'
@@ -64,10 +60,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help='meta (the default) computes shapes only; models that read numbers '
         'other than sizes out of tensors need cpu',
     )
-    args = parser.parse_args(argv)
-    if args.shape is not None and len(args.shape) > 2:
-        parser.error(f'--shape takes one or two numbers, got {args.shape}')
-    return args
+    return parser.parse_args(argv)
 
 
 def image_shape(shape: list[int] | None, cfg: Config) -> tuple[int, int]:

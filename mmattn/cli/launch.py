@@ -1,6 +1,5 @@
 """Arguments, config and runner that train.py and test.py share."""
 
-# isort: split
 import argparse
 import os
 from pathlib import Path
@@ -55,10 +54,6 @@ def load_config(args: argparse.Namespace, *, dataloader: str) -> Config:
     """Return the config with the shared arguments applied.
 
     The argument sets the work dir, else the config, else it is `work_dirs/<config>`.
-
-    Args:
-        args: arguments of `make_parser`.
-        dataloader: key of the dataloader that the run needs.
 
     Raises:
         ValueError: the config has no model or not this dataloader, or a flag requires

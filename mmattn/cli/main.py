@@ -19,10 +19,7 @@ COMMANDS = {
     'train': ('cli.train', 'train the model of a config'),
     'test': ('cli.test', 'evaluate a work dir, or a config with --weights'),
     'report': ('cli.report', 'report a run: figures, times, curves and pictures'),
-    'export': (
-        'cli.export',
-        'write a model as ONNX, OpenVINO or torch.export',
-    ),
+    'export': ('cli.export', 'write a model as ONNX, OpenVINO or torch.export'),
     'flops': ('cli.flops', 'print parameters and FLOPs, module by module'),
     'models': ('cli.models', 'list the configs'),
     'tune': ('cli.tune', 'choose the tiles of kernels by time on this GPU'),

@@ -152,10 +152,7 @@ def write_report(
     """Write `report.md` of what is in the work dir.
 
     Args:
-        work_dir: folder of the run.
-        name: of the run.
         summary: what `summarize` returns, None without a log.
-        findings: of the diagnosis.
         worst: path and errors of the worst images.
         checkpoint: that predicted.
     """

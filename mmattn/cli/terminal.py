@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import UserError
@@ -68,38 +69,22 @@ def command_parser(doc: str) -> argparse.ArgumentParser:
 
 
 def positive(text: str) -> int:
-    """Return a positive integer, as the `type` of an argument.
-
-    Raises:
-        argparse.ArgumentTypeError: the text is another number or none.
-    """
+    """Return a positive integer, as the `type` of an argument."""
     if not text.strip().isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f'must be a positive integer, got {text!r}')
     return int(text)
 
 
 def share(text: str) -> float:
-    """Return a number from 0 to 1, as the `type` of an argument.
-
-    Raises:
-        argparse.ArgumentTypeError: the text is another number or none.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f'must be from 0 to 1, got {text!r}')
-    return value
+    """Return a number from 0 to 1, as the `type` of an argument."""
+    with suppress(ValueError):
+        if 0 <= float(text) <= 1:
+            return float(text)
+    raise argparse.ArgumentTypeError(f'must be from 0 to 1, got {text!r}')
 
 
 def config_file(text: str) -> str:
-    """Return the path of a config file or of one of our names, for an argument.
-
-    Raises:
-        argparse.ArgumentTypeError: there is no such file or name, or the file has
-            another suffix.
-    """
+    """Return the path of a config file or of one of our names, for an argument."""
     path = Path(text)
     if not path.exists() and path.suffix in ('', '.py'):
         try:
@@ -206,6 +191,26 @@ def config_of(args: argparse.Namespace):
         args.cfg = read_config_file(args.config)
         merge_options(args.cfg, args.cfg_options)
     return args.cfg
+
+
+def add_shape(parser: argparse.ArgumentParser, default: str):
+    """Add `--shape`, a height and a width, or one number for both."""
+    parser.add_argument(
+        '--shape',
+        nargs='+',
+        type=positive,
+        action=_Sides,
+        metavar='SIDE',
+        help='height and width of the image, or one number for both; default: '
+        + default,
+    )
+
+
+class _Sides(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        if len(values) > 2:
+            parser.error(f'{option_string} takes one or two numbers, got {values}')
+        namespace.shape = values
 
 
 def print_table(table):

@@ -1,8 +1,5 @@
 """Evaluate a checkpoint with the test set and metrics of its config."""
 
-from .launch import build_runner, load_config, make_parser  # before torch
-
-# isort: split
 import time
 import warnings
 from pathlib import Path
@@ -25,6 +22,7 @@ from .evaluation_results import (
     use_our_metric,
     write_results,
 )
+from .launch import build_runner, load_config, make_parser
 from .terminal import parse_run, positive
 from .tiled_test import add_tile_options, compare_with_tiles, use_tiles
 

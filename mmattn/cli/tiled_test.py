@@ -38,10 +38,6 @@ def add_tile_options(parser: argparse.ArgumentParser):
 def use_tiles(cfg: Config, args: argparse.Namespace):
     """Let a config test whole images tile by tile.
 
-    Args:
-        cfg: config of the test.
-        args: with `tile`, `overlap` and what contradicts them.
-
     Raises:
         ValueError: side or overlap is out of range, or another option contradicts.
     """
@@ -66,9 +62,6 @@ class TiledTestLoop(TestLoop):
     """Predict each test image tile by tile, with the weights of `load_from`.
 
     Args:
-        runner: what tests.
-        dataloader: of whole images.
-        evaluator: of whole images.
         tile: side of a tile in pixels.
         overlap: share of a tile in common with the next.
     """

@@ -14,26 +14,19 @@ import torch
 from mmattn.errors import UserError
 
 from .flops import image_shape
-from .terminal import add_config, command_parser, config_of, positive
+from .terminal import add_config, add_shape, command_parser, config_of, positive
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = command_parser(__doc__)
     add_config(parser)
-    parser.add_argument(
-        '--shape', nargs='+', type=positive, metavar='SIDE',
-        help='height and width of the images, or one number for both; default: as '
-        '`mmattn flops`',
-    )  # fmt: skip
+    add_shape(parser, 'as `mmattn flops`')
     parser.add_argument('--batch', type=positive, default=2, help='default: 2')
     parser.add_argument(
         '--dtype', choices=['float32', 'float16', 'bfloat16'], default='bfloat16',
         help='of autocast (default: bfloat16); float32 is without it',
     )  # fmt: skip
-    args = parser.parse_args(argv)
-    if args.shape is not None and len(args.shape) > 2:
-        parser.error(f'--shape takes one or two numbers, got {args.shape}')
-    return args
+    return parser.parse_args(argv)
 
 
 def step(backbone: torch.nn.Module, images: torch.Tensor, dtype: torch.dtype):

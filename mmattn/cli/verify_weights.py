@@ -2,8 +2,6 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -175,29 +173,20 @@ def differences(result: Classification | Detections, recorded: Rows) -> list[str
     return problems
 
 
-@contextmanager
-def _warnings_alone() -> Iterator[None]:
-    """Silence the lines that mmengine logs while it builds and loads a model."""
-    logger = MMLogger.get_current_instance()
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 def verify_all(names: list[str], record: bool) -> int:
     """Verify files, print a line for each and the counts, and return the status."""
     counts = Counter()
+    logger = MMLogger.get_current_instance()
+    level = logger.level
+    logger.setLevel(logging.WARNING)  # mmengine tells how it builds and loads a model
     for name in names:
-        with _warnings_alone():
-            verdict = verify(name)
+        verdict = verify(name)
         counts[verdict.state] += 1
         print(f'{name}: {verdict.state}: {verdict.reason}', flush=True)
         if record and verdict.rows:
             digest = file_digest(local_checkpoint(SCHEME + name))
             entry = {name: dict(sha256=digest, record=verdict.rows)}
             print(yaml.safe_dump(entry, default_flow_style=None, sort_keys=False))
+    logger.setLevel(level)
     print(', '.join(f'{counts[state]} {state}' for state in STATES))
     return int(counts['failed'] > 0)

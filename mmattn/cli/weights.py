@@ -118,10 +118,8 @@ def describe(name: str) -> str:
     }
     for model in list_models(entry.get('figures', '\0')):
         if model.name == config:
-            figures = ', '.join(
-                f'{key} {value}' for key, value in model.metrics.items()
-            )
-            facts['figures'] = f'{figures} ({model.paper})'
+            figures = [f'{key} {value}' for key, value in model.metrics.items()]
+            facts['figures'] = f'{", ".join(figures)} ({model.paper})'
     return '\n'.join([name, *(f'  {key:<9} {value}' for key, value in facts.items())])
 
 

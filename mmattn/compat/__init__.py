@@ -42,21 +42,21 @@ CORRECTIONS = (
     ),
     Correction(
         'mmcv.ops.multi_scale_deform_attn',
-        'mmattn.compat.mmcv_attention:correct_attention',
+        'mmattn.compat.mm_packages:correct_attention',
         'run deformable attention on ours, on a CPU and in bfloat16',
         'the formulation of mmcv keeps all samples in memory',
         'mmcv has a kernel for CPUs and bfloat16 (mmcv#2878)',
     ),
     Correction(
         'mmengine.config.utils',
-        'mmattn.compat.mmengine_scopes:correct_table',
+        'mmattn.compat.mm_packages:correct_table',
         "add 'mmattn::' and repair 'mmseg::' in the table of config prefixes",
         'the table is closed, and its mmseg is the distribution mmsegmentation',
         'mmengine looks up packages by module name (mmengine#1581)',
     ),
     Correction(
         'mmengine.config.config',
-        'mmattn.compat.mmengine_scopes:correct_bases',
+        'mmattn.compat.mm_packages:correct_bases',
         "look up the types of an 'mmattn::' base in the registry of its default scope",
         'mmengine takes the prefix for the scope of the types',
         'mmengine looks up packages by module name (mmengine#1581)',
@@ -77,7 +77,7 @@ CORRECTIONS = (
     ),
     Correction(
         'mmengine.logging',
-        'mmattn.compat.mmengine_logging:correct_print_log',
+        'mmattn.compat.mm_packages:correct_print_log',
         'print no messages of the level DEBUG',
         'mmdet says twice in each program that OneDL, an optional package, is missing',
         '`print_log` heeds the level where it has no logger',
@@ -91,7 +91,7 @@ CORRECTIONS = (
     ),
     Correction(
         'mmpretrain.utils.dependency',
-        'mmattn.compat.mmpretrain_multimodal:correct_dependency',
+        'mmattn.compat.mm_packages:correct_dependency',
         'leave out multimodal models beside transformers 5',
         'they use helpers that transformers 5 removed, so mmpretrain and mmdet with it '
         'fail to import',
@@ -99,7 +99,7 @@ CORRECTIONS = (
     ),
     Correction(
         'mmseg.models.decode_heads.mask2former_head',
-        'mmattn.compat.mmseg_slide:correct_head',
+        'mmattn.compat.mm_packages:correct_head',
         'size the masks of Mask2Former by the window in slide inference',
         'windows get the padded size of the whole image, and their sum fails',
         'Mask2FormerHead.predict reads `img_shape` in slide inference as other heads',

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from typing import NamedTuple
 
-__all__ = ['Correction', 'CorrectingFinder']
-
 
 class Correction(NamedTuple):
     """A module of another package, and what becomes different in it.
@@ -21,7 +19,7 @@ class Correction(NamedTuple):
     Args:
         module: name of the module.
         by: `module:function` of ours. The function gets the module after its execution
-            and returns True if it changed something.
+            and returns False if it changes nothing.
         what: what is different, in a few words.
         why: what fails or is unsafe otherwise.
         until: when the row can go, with the issue where there is one.
@@ -91,5 +89,5 @@ class CorrectingFinder:
         row = self.rows[module.__name__]
         ours, _, function = row.by.partition(':')
         changed = getattr(importlib.import_module(ours), function)(module)
-        if changed and row not in self.in_force:
+        if changed is not False and row not in self.in_force:
             self.in_force.append(row)

@@ -25,8 +25,6 @@ from pathlib import Path
 
 from mmattn.errors import UserError
 
-__all__ = ['correct_inferencer', 'correct_initializer', 'correct_loaders']
-
 
 def _read(file, map_location, source):
     from mmattn.weights.read import read_checkpoint
@@ -99,7 +97,7 @@ LOADERS = {
 }
 
 
-def correct_loaders(checkpoint) -> bool:
+def correct_loaders(checkpoint):
     """Correct `mmengine.runner.checkpoint`."""
     from mmengine.config import ConfigDict
     from mmengine.logging import HistoryBuffer
@@ -110,10 +108,9 @@ def correct_loaders(checkpoint) -> bool:
     for loader, prefixes in LOADERS.items():
         checkpoint.CheckpointLoader.register_scheme(prefixes, loader, force=True)
     checkpoint.load_from_http = load_from_http
-    return True
 
 
-def correct_initializer(weight_init) -> bool:
+def correct_initializer(weight_init):
     """Correct `mmengine.model.weight_init`."""
 
     class PretrainedInit(weight_init.PretrainedInit):
@@ -132,14 +129,11 @@ def correct_initializer(weight_init) -> bool:
     weight_init.WEIGHT_INITIALIZERS.register_module(
         name='Pretrained', module=PretrainedInit, force=True
     )
-    return True
 
 
-def correct_inferencer(infer) -> bool:
+def correct_inferencer(infer):
     """Correct `mmengine.infer.infer`."""
     original = infer.BaseInferencer._init_model
-    if original.__module__ == __name__:
-        return False
 
     def _init_model(self, cfg, weights, device='cpu'):
         from mmattn.weights.read import UntrustedCheckpointError, may_run_code
@@ -153,4 +147,3 @@ def correct_inferencer(infer) -> bool:
         return original(self, cfg, weights, device)
 
     infer.BaseInferencer._init_model = _init_model
-    return True

@@ -100,20 +100,15 @@ class CheckpointHook(MMEngineCheckpointHook):
         name = self.filename_tmpl.format(step)
         self.last_ckpt = self.file_backend.join_path(self.out_dir, name)
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
-        runner.save_checkpoint(
-            self.out_dir,
-            name,
-            file_client_args=self.file_client_args,
+        self._save(
+            runner,
+            self.last_ckpt,
+            meta=meta,
             save_optimizer=self.save_optimizer,
             save_param_scheduler=self.save_param_scheduler,
-            meta=meta,
-            by_epoch=self.by_epoch,
-            backend_args=self.backend_args,
-            **self.args,
         )
         if not is_main_process():
             return
-        write_atomically(Path(runner.work_dir, LAST), self.last_ckpt.encode())
         names = [STOPPED]
         if outdated is not None:
             names.append(self.filename_tmpl.format(outdated))
@@ -127,18 +122,22 @@ class CheckpointHook(MMEngineCheckpointHook):
         `last_checkpoint` names the file. The next regular save removes it.
         """
         path = self.file_backend.join_path(self.out_dir, STOPPED)
+        self._save(runner, path, meta=meta)
+        return path
+
+    def _save(self, runner, path: str, **options):
+        """Save a checkpoint, and let `last_checkpoint` name it."""
         runner.save_checkpoint(
             self.out_dir,
-            STOPPED,
+            os.path.basename(path),
             file_client_args=self.file_client_args,
-            meta=meta,
             by_epoch=self.by_epoch,
             backend_args=self.backend_args,
+            **options,
             **self.args,
         )
         if is_main_process():
             write_atomically(Path(runner.work_dir, LAST), path.encode())
-        return path
 
     def _save_best_checkpoint(self, runner, metrics: dict):
         backend = self.file_backend

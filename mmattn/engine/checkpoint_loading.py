@@ -5,14 +5,13 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import torch
-from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import CheckpointLoader, Runner
-from torch import nn
 
 from mmattn.errors import UserError
 
 from ..weights.load import find_weights, load_weights, may_load_partially
 from .last_layers import check_all_but_last
+from .model import unwrapped
 
 
 def load_checkpoint(
@@ -57,7 +56,7 @@ def load_checkpoint(
     checkpoint['state_dict'] = weights
     runner.call_hook('after_load_checkpoint', checkpoint=checkpoint)
     weights = _revised(checkpoint['state_dict'], revise_keys)
-    model = _unwrapped(runner.model)
+    model = unwrapped(runner.model)
     report = load_weights(model, weights)
     if last is not None and not may_load_partially():
         check_all_but_last(report, filename, last, runner.logger)
@@ -77,9 +76,3 @@ def _revised(weights: Mapping, revise_keys: Sequence[tuple[str, str]]) -> Ordere
     if hasattr(weights, '_metadata'):
         revised._metadata = weights._metadata
     return revised
-
-
-def _unwrapped(model: nn.Module) -> nn.Module:
-    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-        model = model.module
-    return model

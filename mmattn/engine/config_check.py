@@ -6,22 +6,19 @@ from importlib.util import find_spec
 from inspect import signature
 
 from mmengine.config.utils import MODULE2PACKAGE
-from mmengine.model import is_model_wrapper
 from mmengine.registry import MODELS
 from torch import nn
 
 from mmattn.errors import UserError
+
+from .model import unwrapped
 
 SCOPES = 'mmattn', 'mmcv', 'mmdet', 'mmengine', 'mmpretrain', 'mmseg'
 PASS_ON = 'mmdet', 'mmseg'  # their models pass `pretrained` on to the backbone
 
 
 def check_scopes(cfg: dict, key: str):
-    """Raise an error if a `type` in a config has a scope that looks misspelled.
-
-    Raises:
-        ValueError: a scope looks misspelled; the message names its key and a guess.
-    """
+    """Raise a ValueError with a guess if a `type` has a scope that looks misspelled."""
     for place, name in _types(cfg, key):
         scope = name.partition('.')[0]
         if scope == name or scope in {*SCOPES, *MODULE2PACKAGE, *MODELS.children}:
@@ -52,10 +49,6 @@ def check_save_best(save_best, evaluator):
     mmengine takes the first metric that an evaluator returns. With `classwise=True`,
     mmdetection's metrics begin with the AP of each class.
 
-    Args:
-        save_best: argument of the checkpoint hook, a key of the metrics or several.
-        evaluator: `val_evaluator` of a config.
-
     Raises:
         ValueError: the message says what to set.
     """
@@ -82,16 +75,11 @@ def check_save_best(save_best, evaluator):
 def check_topk(evaluator, model: nn.Module, key: str):
     """Raise an error if an accuracy takes more classes than the classifier has.
 
-    Args:
-        evaluator: `val_evaluator` or `test_evaluator` of a config.
-        model: what is evaluated.
-        key: key of the evaluator in the config.
-
     Raises:
-        ValueError: the message says what to set.
+        ValueError: the message says what to set in `key`, the evaluator's.
     """
-    model = model.module if is_model_wrapper(model) else model
-    num_classes = getattr(getattr(model, 'head', None), 'num_classes', None)
+    head = getattr(unwrapped(model), 'head', None)
+    num_classes = getattr(head, 'num_classes', None)
     for metric in evaluator if isinstance(evaluator, list | tuple) else [evaluator]:
         if not isinstance(metric, Mapping) or not isinstance(num_classes, int):
             continue

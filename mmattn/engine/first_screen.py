@@ -14,8 +14,8 @@ from itertools import chain
 import torch
 from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapperDict
-from torch import nn
 
+from .model import unwrapped
 from .schedule import Length, is_warm_up
 
 SHOWN = {'first_screen': True}
@@ -89,14 +89,8 @@ def _begin(runner, *lines: str):
     show_all(runner.logger)
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
-    while isinstance(getattr(model, 'module', None), nn.Module):
-        model = model.module
-    return model
-
-
 def _model(runner) -> str:
-    model = _unwrapped(runner.model)
+    model = unwrapped(runner.model)
     parts = [type(model).__name__]
     if hasattr(model, 'backbone'):
         parts.append(f'backbone {type(model.backbone).__name__}')

@@ -51,10 +51,8 @@ def check_all_but_last(
     """Say which last layers were left out, and raise if anything else differs.
 
     Args:
-        report: of the load.
         source: name of the checkpoint.
         last: names of the last layers' tensors.
-        logger: of the run.
 
     Raises:
         ValueError: another tensor is missing, unexpected or of another shape.

@@ -38,10 +38,6 @@ def check_maps(cfg: Mapping, model: nn.Module):
     Parameters of our backbones that serve only maps which nothing reads are frozen:
     they get no gradient, and several processes cannot train such parameters.
 
-    Args:
-        cfg: the model's config.
-        model: what was built from it.
-
     Raises:
         UserError: the channels or strides differ; the message has both.
     """

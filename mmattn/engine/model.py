@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.logging import MMLogger
+from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.registry import DATASETS, MODELS, DefaultScope
 from mmengine.runner import CheckpointLoader
 from torch import nn
@@ -44,6 +45,13 @@ def build_model(
         report.check(str(checkpoint), exact=True, partial=partial, advice=None)
         report.log(str(checkpoint), MMLogger.get_current_instance())
     return model.requires_grad_(False).eval(), loaded
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return a model without what wraps it for several processes or for testing."""
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    return model
 
 
 def class_names(cfg: Mapping, checkpoint: Mapping | None) -> dict:

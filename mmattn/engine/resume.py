@@ -139,8 +139,16 @@ class ResumeHook(Hook):
                 positioned(loop.dataloader).reseed(runner.shared_seed)
         runner.logger.info(f'Seed of the checkpoint: {runner.shared_seed}')
         self._batches_done = _batches_done(runner, meta)
-        self._restore_counts(runner, meta.get('inner_counts', {}))
-        self._restore_gradients(runner, checkpoint.get('gradients', {}))
+        # mmengine restores the count of a single wrapper, which is the iteration.
+        if isinstance(runner.optim_wrapper, OptimWrapperDict):
+            counts = meta.get('inner_counts', {})
+            for name, wrapper in runner.optim_wrapper.items():
+                wrapper._inner_count = counts.get(name, wrapper.inner_count)
+        if gradients := checkpoint.get('gradients', {}):
+            for name, param in runner.model.named_parameters():
+                if name in gradients:
+                    param.grad = gradients[name].to(param.device)
+            runner.logger.info('Restored the gradients that were being accumulated.')
         states = checkpoint.get('hooks', {})
         for name, (_, set_state) in _stateful_hooks(runner).items():
             if name in states:
@@ -174,19 +182,6 @@ class ResumeHook(Hook):
     def before_test_epoch(self, runner):
         if positioned(runner.test_dataloader) is not None:
             positioned(runner.test_dataloader).resume(at=0)
-
-    def _restore_counts(self, runner, counts: dict):
-        # mmengine restores the count of a single wrapper, which is the iteration.
-        if isinstance(runner.optim_wrapper, OptimWrapperDict):
-            for name, wrapper in runner.optim_wrapper.items():
-                wrapper._inner_count = counts.get(name, wrapper.inner_count)
-
-    def _restore_gradients(self, runner, gradients: dict):
-        for name, param in runner.model.named_parameters():
-            if name in gradients:
-                param.grad = gradients[name].to(param.device)
-        if gradients:
-            runner.logger.info('Restored the gradients that were being accumulated.')
 
 
 def _batches_done(runner, meta: dict) -> int:

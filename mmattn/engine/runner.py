@@ -1,6 +1,6 @@
 """mmengine's runner with safe checkpoints, exact resuming and checked data."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 
 from mmengine.config import Config, ConfigDict
@@ -139,15 +139,15 @@ class Runner(MMEngineRunner):
         return built
 
     def build_val_loop(self, loop: BaseLoop | dict) -> BaseLoop:
-        self._prepare('val_dataloader')
-        loop = super().build_val_loop(loop)
-        check_batches(loop.dataloader, 'val_dataloader')
-        return loop
+        return self._checked('val_dataloader', super().build_val_loop, loop)
 
     def build_test_loop(self, loop: BaseLoop | dict) -> BaseLoop:
-        self._prepare('test_dataloader')
-        loop = super().build_test_loop(loop)
-        check_batches(loop.dataloader, 'test_dataloader')
+        return self._checked('test_dataloader', super().build_test_loop, loop)
+
+    def _checked(self, key: str, build: Callable, loop: BaseLoop | dict) -> BaseLoop:
+        self._prepare(key)
+        loop = build(loop)
+        check_batches(loop.dataloader, key)
         return loop
 
     def _prepare(self, key: str):
@@ -158,17 +158,13 @@ class Runner(MMEngineRunner):
 
     def register_hooks(self, default_hooks=None, custom_hooks=None):
         super().register_hooks(default_hooks, custom_hooks)
-        self.register_hook(RandomnessHook())
-        self.register_hook(FiniteHook())
-        self.register_hook(UnusedParametersHook())
-        self.register_hook(ResumeHook())
-        self.register_hook(ScheduleHook())
-        self._stop_hook = StopHook()
-        self.register_hook(self._stop_hook)
-        self._progress_hook = ProgressHook()
-        self.register_hook(self._progress_hook)
-        self.register_hook(FirstScreenHook())
-        self.register_hook(LastScreenHook())
+        self._stop_hook, self._progress_hook = StopHook(), ProgressHook()
+        for hook in (
+            *(RandomnessHook(), FiniteHook(), UnusedParametersHook(), ResumeHook()),
+            *(ScheduleHook(), self._stop_hook, self._progress_hook),
+            *(FirstScreenHook(), LastScreenHook()),
+        ):
+            self.register_hook(hook)
 
     def register_default_hooks(self, hooks=None):
         super().register_default_hooks(safe_checkpoint_hook(hooks))
@@ -255,15 +251,12 @@ class Runner(MMEngineRunner):
         self.logger.info(f'Load checkpoint from {filename}', extra=SHOWN)
         return checkpoint
 
-    def save_checkpoint(
-        self, out_dir: str, filename: str, *args, backend_args=None, **kwargs
-    ):
+    def save_checkpoint(self, out_dir: str, filename: str, *args, **kwargs):
         """Save as mmengine does; a local file is written whole or not at all."""
         if not args and kwargs.get('file_client_args') is None:
-            backend_args = atomic_backend_args(out_dir, backend_args)
-        super().save_checkpoint(
-            out_dir, filename, *args, backend_args=backend_args, **kwargs
-        )
+            given = kwargs.get('backend_args')
+            kwargs['backend_args'] = atomic_backend_args(out_dir, given)
+        super().save_checkpoint(out_dir, filename, *args, **kwargs)
 
     @contextmanager
     def _as_allowed(self):

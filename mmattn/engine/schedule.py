@@ -39,6 +39,7 @@ LENGTHS = {
     'Step': ('step_size',),
     'OneCycle': ('total_steps',),
 }
+PLACES = {'begin', 'end'}.union(*LENGTHS.values())
 KIND = re.compile(r'(\w+\.)*(?P<kind>\w+?)(LR|Momentum|ParamScheduler)')
 
 
@@ -169,22 +170,18 @@ class ScheduleHook(Hook):
 
 def _message(mismatch: Mismatch, prefix: str, scales: bool) -> str:
     index, scheduler, place, end, key = mismatch
-    unit, run_key = ('iteration', 'max_iters')
+    unit, run_key = 'iteration', 'max_iters'
     if scheduler.by_epoch:
         unit, run_key = 'epoch', 'max_epochs'
-    effect = (
-        'the run is over before the schedule'
-        if place > end
-        else 'the rest of the run trains at the last value'
-    )
-    advice = (
-        'scale_schedule=True in the config (--cfg-options scale_schedule=True) '
-        'scales the schedule to the run. '
-    )
+    effect = 'the rest of the run trains at the last value'
+    if place > end:
+        effect = 'the run is over before the schedule'
+    advice = 'scale_schedule=True in the config (--cfg-options scale_schedule=True) '
+    advice = '' if scales else f'{advice}scales the schedule to the run. '
     return (
         f'{prefix}.{index}.{key}: {type(scheduler).__name__} ends at {unit} {place}, '
         f'but the run ends at {unit} {end} (train_cfg.{run_key}), so {effect}. '
-        f'{"" if scales else advice}A resumed run keeps the schedule of its checkpoint.'
+        f'{advice}A resumed run keeps the schedule of its checkpoint.'
     )
 
 
@@ -287,7 +284,7 @@ def _in_iterations(config: dict, run: Length) -> dict:
     new = {k: v for k, v in config.items() if k != 'convert_to_iter_based'}
     new['by_epoch'] = False
     length = run.iters // run.epochs
-    for name in {'begin', 'end'}.union(*LENGTHS.values()) & new.keys():
+    for name in PLACES & new.keys():
         value = new[name]
         is_list = isinstance(value, list | tuple)
         new[name] = [item * length for item in value] if is_list else value * length
@@ -299,13 +296,12 @@ def changes(before: list[dict], after: list[dict]) -> list[str]:
 
     Return nothing if nothing has changed.
     """
-    names = {'begin', 'end'}.union(*LENGTHS.values())
     lines = []
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
         places = [
             f'{key} {value}' + (f' -> {new[key]}' if new[key] != value else '')
             for key, value in old.items()
-            if key in names
+            if key in PLACES
         ]
         lines.append(
             f'scale_schedule: param_scheduler.{index} ({_kind(old)}): '

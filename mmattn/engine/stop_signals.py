@@ -133,7 +133,6 @@ def start_worker(worker_id: int, *, init: Callable[[int], None], handled: torch.
     that signal itself. If it is killed, they end by themselves.
 
     Args:
-        worker_id: number of the worker.
         init: function of the worker's number that does the rest.
         handled: what `sigterm_is_handled` returns in the main process.
     """

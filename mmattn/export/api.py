@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from mmengine.config import Config
@@ -14,7 +14,7 @@ from mmattn.errors import UserError, check_choice
 
 from ..engine.data import DataError
 from ..files.atomic import write_together
-from .comparison import Images, compare
+from .comparison import compare
 from .config_model import ConfigModel
 from .errors import ExportError
 from .graphs import graph_of
@@ -40,34 +40,6 @@ from .writing import FORMATS, Format
 DYNAMIC = (None, 'batch', 'size')
 DTYPES = ('float32', 'uint8')
 LOGGER = logging.getLogger('mmattn')
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Hold what is exported, and what it is compared on.
-
-    Attributes:
-        source: the model as PyTorch runs it.
-        graph: what is exported of the model.
-        metadata: what the file tells of itself, but for its outputs.
-        format: how it is written.
-        batches: images or batches on which the graph and the file must agree; None for
-            noise.
-        images: on which PyTorch and the file must agree, each with its own preparation.
-        say: see `export_model`.
-    """
-
-    source: ConfigModel | TorchvisionModel
-    graph: nn.Module
-    metadata: Metadata
-    format: Format
-    batches: Iterable[Tensor | str | Path] | None = ()
-    images: Images | None = None
-    say: Callable[[str], None] = LOGGER.info
-
-    def compared(self, runner: Runner, images: Images):
-        """Return how the results of a file and of PyTorch compare."""
-        return compare(runner, self.source.predictions(images))
 
 
 def export_model(
@@ -182,29 +154,18 @@ def export_model(
         **getattr(graph, 'metadata', {}),
     )
     batches, images = _to_compare(source, verify, num_images, say)
-    plan = Plan(source, graph, metadata, written, batches, images, say)
-    content, runner = export(plan)
+    if images is not None:
+        say(f'comparing with PyTorch on {images.name}')
+    content, runner = export_graph(graph, metadata, written, batches)
+    if images is not None and graph.task != 'features':
+        found = compare(runner, source.predictions(images))
+        for line in found.lines():
+            say(line)
+        found.check()
     if int8:
-        content = _quantized(plan, content, runner, num_images, keep_float)
+        content = _quantized(source, content, runner, num_images, keep_float, say)
     write_together(dict(zip(files, content, strict=True)))
     return runner.metadata
-
-
-def export(plan: Plan) -> tuple[list[bytes], Runner]:
-    """Return the content of the files of a plan, and what runs them.
-
-    Raises:
-        ExportError: the graph cannot be exported, or the file differs from PyTorch.
-    """
-    if plan.images is not None:
-        plan.say(f'comparing with PyTorch on {plan.images.name}')
-    content, runner = export_graph(plan.graph, plan.metadata, plan.format, plan.batches)
-    if plan.images is not None and plan.metadata.task != 'features':
-        found = plan.compared(runner, plan.images)
-        for line in found.lines():
-            plan.say(line)
-        found.check()
-    return content, runner
 
 
 def export_graph(
@@ -269,19 +230,19 @@ def _to_compare(source, verify, num_images: int, say: Callable[[str], None]):
     return verify, source.given(paths) if paths else None
 
 
-def _quantized(plan: Plan, content, runner: Runner, count: int, keep_float):
+def _quantized(source, content, runner: Runner, count: int, keep_float, say):
     """Return the content of an ONNX file in int8 after the checks of `export_model`."""
     try:
-        images = plan.source.labeled(max(count, MIN_IMAGES))
+        images = source.labeled(max(count, MIN_IMAGES))
     except DataError as error:
         raise ExportError(f'int8 requires images of the test set: {error}') from error
     paths = images.paths[:: math.ceil(len(images.paths) / CALIBRATION_IMAGES)]
-    plan.say(f'quantizing with {len(paths)} images, measuring on {images.name}')
-    batches = [[x.numpy() for x in inputs_of(path, plan.metadata)] for path in paths]
+    say(f'quantizing with {len(paths)} images, measuring on {images.name}')
+    batches = [[x.numpy() for x in inputs_of(path, runner.metadata)] for path in paths]
     content = [quantize(*content, iter(batches), keep_float)]
-    faster = plan.format.runner(content)
-    metrics = plan.compared(faster, images).metrics
-    plan.say(check_int8(metrics, speedup(runner.run, faster.run, batches[0])))
+    faster = FORMATS['onnx'].runner(content)
+    metrics = compare(faster, source.predictions(images)).metrics
+    say(check_int8(metrics, speedup(runner.run, faster.run, batches[0])))
     return content
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from ..results import Classification, Detections, Segmentation
 from .errors import ExportError
 from .inputs import batch_shape, prepare
+from .metadata import Metadata
 from .metrics import Metrics
 from .runner import Runner
 
@@ -30,8 +31,6 @@ class Images:
     """Images to compare on.
 
     Attributes:
-        name: what they are.
-        paths: their files.
         packed: returns `inputs` and `data_samples` of the image of an index, where a
             test pipeline prepares it.
         instances: annotated objects of each image of a detector's test set.
@@ -48,10 +47,8 @@ class Prediction:
     """Hold what PyTorch predicts for an image.
 
     Attributes:
-        path: file of the image.
-        result: what it predicts.
         size: height and width to which the image is resized.
-        padded: those to which it is padded.
+        padded: height and width to which it is padded.
         truth: the sample with its annotations, if there are any.
         instances: annotated objects of a detector's test set, else None.
     """
@@ -69,11 +66,9 @@ class Tally:
     """Count what PyTorch and a file have in common.
 
     Attributes:
-        expected: objects, pixels or images of PyTorch.
-        found: objects, pixels or images of the file.
-        common: those that are the same.
-        score: largest difference of their scores.
-        box: largest difference of their boxes, in pixels.
+        expected, found, common: objects, pixels or images of PyTorch, of the file, and
+            those that are the same.
+        score, box: largest difference of their scores, and of their boxes in pixels.
         overlap: sum of the intersections over unions of their masks, None without.
         spare: how many may differ in any case.
     """
@@ -140,10 +135,8 @@ class Tally:
             return f'the same class in {share:.3f}% of the pixels'
         if task == 'classification':
             return f'scores differ by at most {self.score:.1e}'
-        text = (
-            f'{self.expected} objects in PyTorch, {self.found} in the file, '
-            f'{self.common} in common'
-        )
+        text = f'{self.expected} objects in PyTorch, {self.found} in the file, '
+        text += f'{self.common} in common'
         if self.common:
             text += f'; boxes differ by at most {self.box:.1e} pixels'
             text += f', scores by {self.score:.1e}'
@@ -157,16 +150,14 @@ class Comparison:
     """Hold what a comparison found.
 
     Attributes:
-        task: task of the model.
+        metadata: of the file.
         same: of images that the file resizes and pads as PyTorch does.
         smaller: of images that the file shrinks to fit its shape.
         wider: of images that the file pads more than PyTorch does.
         metrics: value of PyTorch and of the file by the name of the metric.
-        shape: the file's height and width.
     """
 
-    task: str
-    shape: Sequence[int]
+    metadata: Metadata
     same: Tally = field(default_factory=Tally)
     smaller: Tally = field(default_factory=Tally)
     wider: Tally = field(default_factory=Tally)
@@ -174,13 +165,12 @@ class Comparison:
 
     def add(self, runner: Runner, prediction: Prediction) -> Result:
         """Count the results of an image, and return the file's result."""
-        metadata = runner.metadata
-        prepared = prepare(prediction.path, metadata)
+        prepared = prepare(prediction.path, self.metadata)
         (result,) = runner.predict([prepared])
-        pairs = zip(batch_shape([prepared], metadata), prediction.padded, strict=True)
+        padded = batch_shape([prepared], self.metadata)
         if tuple(prepared.size) != tuple(prediction.size):
             tally = self.smaller
-        elif any(side > least for side, least in pairs):
+        elif np.greater(padded, prediction.padded).any():
             tally = self.wider
         else:
             tally = self.same
@@ -189,40 +179,35 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """Return the comparison as lines of text."""
-        H, W = self.shape
-        notes = {
-            'same': '',
-            'smaller': f' that the file makes smaller than PyTorch, to fit {H} x {W}'
-            ' (--dynamic size keeps their size)',
-            'wider': f' that the file pads to {H} x {W}, and PyTorch less'
-            ' (--dynamic size pads as PyTorch)',
+        shape = '{} x {}'.format(*self.metadata.shape)
+        tallies = {
+            '': self.same,
+            f' that the file makes smaller than PyTorch, to fit {shape} '
+            '(--dynamic size keeps their size)': self.smaller,
+            f' that the file pads to {shape}, and PyTorch less '
+            '(--dynamic size pads as PyTorch)': self.wider,
         }
-        lines = []
-        for kind, note in notes.items():
-            tally = getattr(self, kind)
-            if tally.images:
-                what = tally.describe(self.task)
-                lines.append(f'  {tally.images} images{note}: {what}')
-        for name, (expected, found) in self.metrics.items():
-            lines.append(
-                f'  {name}: {expected:.4f} in PyTorch, {found:.4f} in the file'
-            )
-        return lines
+        return [
+            f'  {tally.images} images{note}: {tally.describe(self.metadata.task)}'
+            for note, tally in tallies.items()
+            if tally.images
+        ] + [
+            f'  {name}: {expected:.4f} in PyTorch, {found:.4f} in the file'
+            for name, (expected, found) in self.metrics.items()
+        ]
 
     def check(self):
         """Raise an ExportError if images of the same input have other results."""
         if self.same.share < MIN_COMMON:
             raise ExportError(
                 'the exported model does not repeat PyTorch on images that both '
-                f'prepare alike: {self.same.describe(self.task)}'
+                f'prepare alike: {self.same.describe(self.metadata.task)}'
             )
 
 
 def compare(runner: Runner, predictions: Iterable[Prediction]) -> Comparison:
     """Compare the results of an exported model with PyTorch's."""
-    metadata = runner.metadata
-    found = Comparison(metadata.task, metadata.shape)
-    metrics = Metrics(metadata)
+    found, metrics = Comparison(runner.metadata), Metrics(runner.metadata)
     for each in predictions:
         metrics.add(each, found.add(runner, each))
     found.metrics = metrics.measured()

@@ -16,7 +16,12 @@ from ..engine.data import DataError, build_dataset
 from ..engine.data.checked_dataset import leaves
 from ..engine.model import build_model, class_names
 from ..files import file_digest
-from ..files.config_files import innermost_dataset, raw_channels, read_config_file
+from ..files.config_files import (
+    innermost_dataset,
+    raw_channels,
+    read_config_file,
+    transform_name,
+)
 from ..results.samples import as_result
 from ..weights.resolve import local_checkpoint
 from .comparison import Images, Prediction
@@ -31,9 +36,7 @@ class ConfigModel:
     """The model of a config of mmdet, mmseg or mmpretrain.
 
     Args:
-        config: the config or its path.
-        checkpoint: see `mmattn.export.export_model`.
-        cfg_options: entries of the config to override.
+        config, checkpoint, cfg_options: see `mmattn.export.export_model`.
 
     Attributes:
         model: the module in evaluation mode.
@@ -97,7 +100,7 @@ class ConfigModel:
         steps = [
             step
             for step in self.pipeline
-            if not step['type'].rpartition('.')[2].startswith('LoadAnnotations')
+            if not transform_name(step).startswith('LoadAnnotations')
         ]
         with DefaultScope.overwrite_default_scope(self.scope):
             pipeline = Compose(steps)
@@ -137,7 +140,7 @@ def image_steps(pipeline: Sequence[Mapping]) -> dict:
     """
     found = dict(resize=None, crop=None)
     for step in pipeline:
-        kind = step['type'].rpartition('.')[2]
+        kind = transform_name(step)
         is_first = not any(found.values())
         if kind == 'Resize' and is_first:
             found['resize'] = _resize(step)
@@ -156,15 +159,14 @@ def image_steps(pipeline: Sequence[Mapping]) -> dict:
 
 
 def _resize(step: Mapping) -> dict:
-    factor = step.get('scale_factor')
-    if step.get('scale') is None and isinstance(factor, float):
+    scale, factor = step.get('scale'), step.get('scale_factor')
+    if scale is None:
+        if not isinstance(factor, float):
+            raise ExportError(
+                'Resize must have a `scale` or one number as `scale_factor`, got '
+                f'{dict(step)}'
+            )
         return dict(factor=factor, **_interpolation(step))
-    if step.get('scale') is None:
-        raise ExportError(
-            'Resize must have a `scale` or one number as `scale_factor`, got '
-            f'{dict(step)}'
-        )
-    scale = step['scale']
     scale = [scale, scale] if isinstance(scale, int) else list(scale)
     keep = bool(step.get('keep_ratio', False))
     return dict(scale=scale, keep_ratio=keep, **_interpolation(step))
@@ -205,14 +207,14 @@ def normalization(model: nn.Module, channels: int | None = None) -> dict:
                 f'`{name}` of the data_preprocessor has {len(values[name])} numbers, '
                 f'and images have {channels or 3} channels'
             )
+    order = 'rgb' if flips else 'bgr'  # the pipelines read BGR
     if channels is not None:
+        order = 'file'
         if flips and channels == 3:
             raise ExportError(
                 'bgr_to_rgb must be False where LoadChannels reads images'
             )
-        return values | dict(channel_order='file', pad=_padding(own))
-    # The pipelines read BGR.
-    return values | dict(channel_order='rgb' if flips else 'bgr', pad=_padding(own))
+    return values | dict(channel_order=order, pad=_padding(own))
 
 
 def _padding(preprocessor: nn.Module) -> dict:

@@ -109,7 +109,6 @@ def check(metrics: Mapping[str, tuple[float, float]], speed: float) -> str:
 
     Args:
         metrics: value of PyTorch and of the quantized file by the name of the metric.
-        speed: see `speedup`, over the file in float32.
 
     Raises:
         ExportError: a metric drops by too much, the file is too slow, or there are no

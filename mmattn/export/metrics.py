@@ -49,10 +49,9 @@ def confusion(labels: np.ndarray, found: np.ndarray, num_classes: int) -> np.nda
     Args:
         labels: label map; pixels of the label 255 are ignored.
         found: predicted labels of the same shape.
-        num_classes: C.
 
     Returns:
-        Shape (C, C): label, prediction.
+        Shape (C, C) for C classes: label, prediction.
 
     Raises:
         ValueError: a label has no class.
@@ -97,12 +96,7 @@ class Metrics:
         self.results = [], []  # of PyTorch, of the file
 
     def add(self, prediction, found):
-        """Add the results of an image; images without annotations do not count.
-
-        Args:
-            prediction: of PyTorch, see `mmattn.export.comparison.Prediction`.
-            found: the result of the file.
-        """
+        """Add the results of PyTorch and the file for an image, if it is annotated."""
         truth, results = prediction.truth or {}, (prediction.result, found)
         if not self.classes:
             return

@@ -49,11 +49,7 @@ def open_onnx(
 
 
 def openvino_package():
-    """Return the package `openvino`.
-
-    Raises:
-        ImportError: it is not installed.
-    """
+    """Return the package `openvino`, or raise an ImportError."""
     message = 'OpenVINO is not installed: pip install openvino'
     return import_optional(message, 'openvino')
 
@@ -144,10 +140,7 @@ def _line(error: Exception) -> str:
 def _check_graph(inputs: list, outputs: list, metadata: Metadata):
     """Raise a ValueError unless a graph's inputs and outputs are those described.
 
-    Args:
-        inputs: name, type and shape of each input, in the words of ONNX Runtime.
-        outputs: name and shape of each output.
-        metadata: the description in the file.
+    Inputs are name, type and shape, as ONNX Runtime says it; outputs name and shape.
     """
     B, (H, W) = metadata.batch, metadata.shape
     kind = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)'}

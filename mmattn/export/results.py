@@ -21,10 +21,7 @@ def check_outputs(
 ):
     """Raise a ValueError unless a graph's outputs are those that its metadata tells.
 
-    Args:
-        outputs: outputs of the graph.
-        shape: shape of its images, (B, 3, H, W).
-        metadata: the metadata of the file.
+    `shape` is the shape of its images, (B, 3, H, W).
     """
     (B, _, H, W), shapes = shape, [out.shape for out in outputs]
     match metadata.task, shapes:

@@ -85,9 +85,6 @@ class Runner:
 
     Args:
         run: maps the arrays of the graph's inputs to its output arrays.
-        metadata: how images are prepared.
-
-    Attributes:
         metadata: the description in the file.
     """
 

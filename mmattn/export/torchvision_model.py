@@ -19,8 +19,7 @@ class TorchvisionModel:
     """A detector of torchvision in evaluation mode; see `ConfigModel`.
 
     Args:
-        model: the detector.
-        classes: names of its labels, from 0 on.
+        classes: names of the labels, from 0 on.
 
     Raises:
         ExportError: the model has no `transform` of torchvision's detectors.

@@ -1,5 +1,6 @@
 """Compare exported files with PyTorch, also at other sizes."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -70,12 +71,9 @@ def verify(
     batches: Iterable[Sequence[Tensor]],
     at_most: float = MAX_DIFFERENCE,
 ):
-    """Compare the outputs of an exported file with PyTorch's.
+    """Compare the outputs of an exported file with those of its graph in PyTorch.
 
     Args:
-        runner: runs the file.
-        graph: the graph that was exported.
-        batches: inputs of the graph.
         at_most: difference that is accepted, over the largest value of an output.
 
     Raises:
@@ -139,10 +137,7 @@ def in_order_of(
     """Return detections in the order of the expected ones.
 
     Rounding may swap two whose scores nearly tie. An order that is not found is kept.
-
-    Args:
-        expected: boxes with scores (B, K, 5), labels (B, K) and others (B, K, ...).
-        outputs: tensors of the same meaning.
+    Both are boxes with scores (B, K, 5), labels (B, K) and others (B, K, ...).
     """
     if any(x.shape != y.shape for x, y in zip(expected, outputs, strict=True)):
         return outputs
@@ -169,13 +164,8 @@ def least_valid_size(
 ) -> list[int]:
     """Return the least height and width for which a file of dynamic size is valid.
 
-    torch.export takes the branches that the example's size takes. An ONNX file does not
-    check that the size of an image takes them, too.
-
-    Args:
-        program: the exported graph.
-        inputs: the example that it was exported with.
-        runner, graph: see `verify`.
+    torch.export takes the branches that the size of its example, `inputs`, takes. An
+    ONNX file does not check that the size of an image takes them, too.
     """
     metadata = runner.metadata
     if metadata.per_image:
@@ -195,27 +185,19 @@ def least_valid_size(
 def least_size(shape: Sequence[int], is_valid: Callable[[int, int], bool]) -> list[int]:
     """Return the least height and width from which on a file is valid.
 
-    Both are the same number, but at most the side of the example.
-
-    Args:
-        shape: height and width of the example.
-        is_valid: whether the file is valid for a height and width.
+    Both are the same number, but at most the side of the example, whose `shape` is a
+    height and width.
     """
     H, W = shape
 
     def clipped(side: int) -> list[int]:
         return [min(side, H), min(side, W)]
 
-    invalid, valid = SMALLEST, max(H, W)
-    if invalid >= valid or is_valid(*clipped(invalid)):
-        return clipped(invalid)
-    while valid - invalid > 1:
-        middle = (invalid + valid) // 2
-        if is_valid(*clipped(middle)):
-            valid = middle
-        else:
-            invalid = middle
-    return clipped(valid)
+    if max(H, W) <= SMALLEST or is_valid(*clipped(SMALLEST)):
+        return clipped(SMALLEST)
+    sides = range(SMALLEST + 1, max(H, W))
+    found = bisect_left(sides, True, key=lambda side: is_valid(*clipped(side)))
+    return clipped(SMALLEST + 1 + found)
 
 
 def takes_the_same_branches(
@@ -223,9 +205,7 @@ def takes_the_same_branches(
 ) -> Callable[[int, int], bool]:
     """Return a function that tells whether a size takes the branches of the example.
 
-    Args:
-        program: a program of dynamic height and width.
-        inputs: the example, whose first is the image.
+    The program has a dynamic height and width, and the first input is the image.
     """
     image, *others = (x.to('meta') for x in inputs)
     check = program.module()._guards_fn

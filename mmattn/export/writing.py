@@ -27,22 +27,23 @@ class Format(NamedTuple):
         files: returns the files of an export; without the last one it is not complete.
         convert: returns what is written of a program, before its metadata are known.
         content: returns the content of each file, with the metadata.
-        settings: returns arguments of `load` to run the file as PyTorch runs.
     """
 
     suffix: str
     files: Callable[[Path], list[Path]]
     convert: Callable[[ExportedProgram, Metadata], Any]
     content: Callable[[Any, Metadata], list[bytes]]
-    settings: Callable[[], dict]
 
     def runner(self, content: list[bytes]) -> Runner:
-        """Return a runner of files with this content."""
+        """Return a runner of files with this content, with the threads of PyTorch."""
+        settings = dict(threads=torch.get_num_threads())
+        if self.suffix == '.pt2':
+            settings = dict(trust_checkpoint=True)
         with TemporaryDirectory() as folder:
             file = Path(folder, f'model{self.suffix}')
             for path, part in zip(self.files(file), content, strict=True):
                 path.write_bytes(part)
-            return load(file, **self.settings())
+            return load(file, **settings)
 
 
 def convert_onnx(program: ExportedProgram, metadata: Metadata):
@@ -114,24 +115,18 @@ def pt2_content(program: ExportedProgram, metadata: Metadata) -> list[bytes]:
     return [file.getvalue(), text.encode()]
 
 
-def _threads() -> dict:
-    return dict(threads=torch.get_num_threads())
-
-
 FORMATS = {
-    'onnx': Format('.onnx', lambda out: [out], convert_onnx, onnx_content, _threads),
+    'onnx': Format('.onnx', lambda out: [out], convert_onnx, onnx_content),
     'pt2': Format(
         '.pt2',
         lambda out: [out, Path(f'{out}.json')],
         lambda program, _: program,
         pt2_content,
-        lambda: dict(trust_checkpoint=True),
     ),
     'openvino': Format(
         '.xml',
         lambda out: [out.with_suffix('.bin'), out],
         convert_openvino,
         openvino_content,
-        _threads,
     ),
 }

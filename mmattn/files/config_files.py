@@ -50,11 +50,17 @@ def innermost_dataset(loader: Mapping | None) -> Mapping:
     return dataset
 
 
+def transform_name(transform: Mapping) -> str:
+    """Return the name of a transform's class, without its scope."""
+    kind = transform['type']
+    return (kind if isinstance(kind, str) else kind.__name__).rpartition('.')[2]
+
+
 def raw_channels(cfg: Mapping) -> int | None:
     """Return the channels of images that are read as they are, None for RGB."""
     dataset = innermost_dataset(cfg.get('test_dataloader'))
     for step in dataset.get('pipeline') or ():
-        if step['type'] in ('LoadChannels', 'mmattn.LoadChannels'):
+        if transform_name(step) == 'LoadChannels':
             return step['channels']
     return None
 

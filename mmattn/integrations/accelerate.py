@@ -37,15 +37,13 @@ class Acceleration:
     kept: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        parts = (self.replaced, 'run on mmattn'), (self.kept, 'are as they were')
-        lines = [
-            line
-            for modules, what in parts
-            for line in (
-                f'{len(modules)} modules {what}',
-                *(f'  {name}: {about}' for name, about in modules.items()),
-            )
-        ]
+        lines = []
+        for modules, what in (
+            (self.replaced, 'run on mmattn'),
+            (self.kept, 'are as they were'),
+        ):
+            lines.append(f'{len(modules)} modules {what}')
+            lines += [f'  {name}: {about}' for name, about in modules.items()]
         return '\n'.join(lines)
 
 
@@ -89,7 +87,8 @@ def accelerate(model: nn.Module) -> Acceleration:
             else:
                 report.kept[name] = f'{_path(cls)}: {reason}'
         elif _is_suspect(cls.__name__.lower()):
-            if not any(_is_known(part) for part in module.modules()):
+            parts = map(type, module.modules())
+            if not any(issubclass(c, Accelerated) or _path(c) in KNOWN for c in parts):
                 report.kept[name] = f'{_path(cls)}: this class is not known'
     return report
 
@@ -149,10 +148,6 @@ def _path(cls: type) -> str:
 def _is_suspect(name: str) -> bool:
     is_projection = name.endswith('output')  # DiNAT's, beside its attention
     return any(word in name for word in SUSPECTS) and not is_projection
-
-
-def _is_known(module: nn.Module) -> bool:
-    return isinstance(module, Accelerated) or _path(type(module)) in KNOWN
 
 
 @cache

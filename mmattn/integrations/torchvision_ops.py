@@ -53,13 +53,8 @@ def deform_conv2d(
     places = offset.view(B, -1, K, 2, h, w).permute(0, 4, 5, 2, 1, 3)  # (B,h,w,K,G,2)
     rows = rows[:, None, :, None].expand(h, w, -1, weight.shape[3]).reshape(h, w, K, 1)
     columns = columns[:, None].expand(h, w, weight.shape[2], -1).reshape(h, w, K, 1)
-    places = torch.stack(
-        [
-            (places[..., 1] + columns + 0.5) / W,
-            (places[..., 0] + rows + 0.5) / H,
-        ],
-        -1,
-    )
+    x_of, y_of = places[..., 1] + columns + 0.5, places[..., 0] + rows + 0.5
+    places = torch.stack([x_of / W, y_of / H], -1)
     G = places.shape[4]
     if mask is None:
         factors = x.new_ones(1).expand(B, h * w * K, G, 1, 1)

@@ -71,12 +71,7 @@ class Inside:
         return f'Weights of all pixels at the clicked one (white box). {CAPTIONS}'
 
     def bar(self, layer: str, own: bool = False) -> str:
-        """Return the scale of a layer's colors as HTML, empty for sizes of dots.
-
-        Args:
-            layer: one of `layers`.
-            own: whether each head has a scale of its own.
-        """
+        """Return the scale of a layer's colors as HTML, empty for sizes of dots."""
         found = self.layers[layer]
         if isinstance(found, MultiScalePoints):
             return ''
@@ -118,9 +113,9 @@ def look_inside(predictor: Predictor, image: np.ndarray, y: int, x: int) -> Insi
 
     def read(model: nn.Module, view: ModelInput) -> Inside:
         query, backbone = view.place(y, x), model.backbone
-        kernels, no_kernels = _try(attention_kernels, backbone, view.tensor, [query])
-        points, no_points = _try(sampling_points, backbone, view.tensor, query)
-        size = view.tensor.shape[-2:]
+        kernels, no_kernels = _try(attention_kernels, backbone, view.inputs, [query])
+        points, no_points = _try(sampling_points, backbone, view.inputs, query)
+        size = view.inputs.shape[-2:]
         samples, no_samples = _try(multi_scale_points, model, view.run, size, query)
         if not kernels and not points and not samples:
             raise UserError(f'{no_kernels}; {no_points}; {no_samples}')
@@ -159,12 +154,7 @@ def panels(
 ) -> list[tuple[np.ndarray, str]]:
     """Return a picture and a caption for each head, or each group of points.
 
-    All have one scale of colors, or of dots.
-
-    Args:
-        inside: what a pixel attends to.
-        layer: one of its `layers`.
-        own: scale each by its own largest weight.
+    All have one scale of colors, or of dots, unless each has its `own`.
 
     Raises:
         ValueError: there is no such layer.

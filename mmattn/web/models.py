@@ -104,8 +104,7 @@ class Models:
 
     Args:
         sources: what each model is opened from.
-        device: see `Predictor`.
-        trust_checkpoint: see `Predictor`.
+        device, trust_checkpoint: see `Predictor`.
     """
 
     def __init__(

@@ -48,12 +48,9 @@ def errors_as_messages():
 
 
 class Page:
-    """Functions behind the page. `blocks` lays it out.
+    """Functions behind the page, which `blocks` lays out; see `server.serve`.
 
     Args:
-        models: that the user chooses from.
-        images: files that the user chooses from, by name.
-        max_megapixels: of an image.
         folder: where files to download are written.
     """
 
@@ -101,8 +98,7 @@ class Page:
     ):
         """Run a model; return the result and what shows it."""
         with errors_as_messages():
-            if photo is None:
-                raise UserError('drop or choose an image first')
+            _check_chosen(photo)
             predictor = self.models[model]
             cut = predictor.task != 'classification'
             found = views.predict(predictor, photo, tile if cut else 0)
@@ -169,8 +165,7 @@ class Page:
     ):
         """Return what a pixel of the image attends to."""
         with errors_as_messages():
-            if photo is None:
-                raise UserError('drop or choose an image first')
+            _check_chosen(photo)
             if x is None or y is None:
                 raise UserError('click on a pixel, or write its x and y')
             inside = look_inside(self.models[model], photo.pixels, int(y), int(x))
@@ -195,8 +190,7 @@ class Page:
     ) -> Iterator:
         """Run two models in turns; yield pictures and times after each run."""
         with errors_as_messages():
-            if photo is None:
-                raise UserError('drop or choose an image first')
+            _check_chosen(photo)
             if not 1 <= runs <= MAX_RUNS:
                 raise UserError(f'runs must be from 1 to {MAX_RUNS}, got {runs}')
             style = views.Style(score)
@@ -315,6 +309,11 @@ class Page:
             **HEAVY,
         )
         compared.stop.click(None, cancels=running)
+
+
+def _check_chosen(photo: Photo | None):
+    if photo is None:
+        raise UserError('drop or choose an image first')
 
 
 def _place(photo: Photo, event: gr.SelectData) -> tuple[int, int]:

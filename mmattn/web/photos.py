@@ -114,11 +114,7 @@ def images_in(folder: Path) -> dict[str, Path]:
 
 
 def example_images(dataset: Mapping) -> dict[str, Path]:
-    """Return the first images of a config's data set by name, none if it is not here.
-
-    Args:
-        dataset: its config, without wrappers.
-    """
+    """Return the first images of a data set's config by name, none if not here."""
     prefix = dataset.get('data_prefix') or ''
     if isinstance(prefix, Mapping):
         prefix = prefix.get('img') or prefix.get('img_path') or prefix.get('img_dir')

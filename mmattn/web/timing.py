@@ -45,12 +45,8 @@ def time_in_turns(
 ) -> Iterator[list[Timed]]:
     """Yield the times so far after each run of each model.
 
-    The models take turns, so that a change of the machine's load meets all of them.
-
-    Args:
-        predictors: the models.
-        image: shape (H, W, 3), uint8 RGB.
-        runs: of each model, after the first one, which is not counted.
+    The models take turns, so that a change of the machine's load meets all of them. The
+    first run of each is not one of the `runs`. The image is (H, W, 3), uint8 RGB.
     """
     times = [Timed() for _ in predictors]
     for run in range(runs + 1):

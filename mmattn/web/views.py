@@ -46,8 +46,6 @@ def predict(predictor: Predictor, photo: Photo, tile: int = 0) -> Prediction:
     """Return what a model finds in an image.
 
     Args:
-        predictor: the model.
-        photo: the image.
         tile: side of the tiles that the image is cut into; 0 runs it whole.
 
     Raises:
@@ -102,24 +100,17 @@ def draw(result: Result, photo: Photo, style: Style) -> np.ndarray:
     """Return the picture that the page shows.
 
     Small images are enlarged first, so that names do not hide the objects.
-
-    Args:
-        result: of the image.
-        photo: the image.
-        style: what is drawn.
     """
     times = photo.enlarged
     picture = enlarged(shown(photo.pixels), times)
     if isinstance(result, Detections):
         found = result.above(style.score)
-        parts = dict(
-            with_masks='masks' in style.drawn, with_boxes='boxes' in style.drawn
-        )
-        if found.masks is None:
-            parts = {}
-        elif times > 1:
-            masks = [enlarged(mask, times) for mask in found.masks]
-            found.masks = compact_masks(np.stack(masks)) if masks else None
+        parts = {}
+        if found.masks is not None:
+            parts = {f'with_{each}': each in style.drawn for each in ('masks', 'boxes')}
+            if times > 1:
+                masks = [enlarged(mask, times) for mask in found.masks]
+                found.masks = compact_masks(np.stack(masks)) if masks else None
         found.boxes = found.boxes * times
         with_text = None if style.names else False
         return shrunk(

@@ -8,7 +8,7 @@ import torch
 from mmcv.ops import multi_scale_deform_attn as mmcv_module
 
 from mmattn.compat import IMPLEMENTATION
-from mmattn.compat.mmcv_attention import correct_attention
+from mmattn.compat.mm_packages import correct_attention
 from mmattn.compat.mmcv_ops import deform
 from mmattn.ops.common.operator import Operator
 from tools.benchmark.inputs import make_ms_deform_inputs

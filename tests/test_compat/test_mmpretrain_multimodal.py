@@ -7,7 +7,7 @@ import transformers
 from fresh import run_python
 
 import mmattn  # noqa: F401  corrects
-from mmattn.compat.mmpretrain_multimodal import correct_dependency
+from mmattn.compat.mm_packages import correct_dependency
 
 UNSUITABLE = int(transformers.__version__.partition('.')[0]) >= 5
 

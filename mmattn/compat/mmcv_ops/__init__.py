@@ -13,6 +13,8 @@ from functools import cache
 from importlib import import_module
 from types import ModuleType
 
+from torch import Tensor, float64
+
 # By file, which is imported when one of its operators is called: mmcv asks for all of
 # them as soon as it is imported, also for a classifier.
 FILES = {
@@ -77,18 +79,14 @@ def operator_of(name: str):
     return operator
 
 
-def fill(module: ModuleType) -> bool:
+def fill(module: ModuleType):
     """Fill the module `mmcv._ext` with the operators."""
     module.__doc__ = __doc__
     module.__getattr__ = operator_of
-    module.get_compiler_version = get_compiler_version
-    module.get_compiling_cuda_version = get_compiling_cuda_version
-    return True
+    module.get_compiler_version = lambda: 'none: operators provided by mmattn'
+    module.get_compiling_cuda_version = lambda: 'not available'
 
 
-def get_compiler_version() -> str:
-    return 'none: operators provided by mmattn'
-
-
-def get_compiling_cuda_version() -> str:
-    return 'not available'
+def widen(tensor: Tensor) -> Tensor:
+    """Return the tensor in float32, or as it is in float64."""
+    return tensor if tensor.dtype == float64 else tensor.float()

@@ -13,7 +13,7 @@ padding is dropped.
 import torch
 from torch.nn import functional as F
 
-from .deform import widen
+from . import widen
 
 
 def _padded(features, radius):

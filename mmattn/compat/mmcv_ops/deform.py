@@ -18,16 +18,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from mmattn.errors import UserError
 
+from . import widen
 from .deform_conv_points import (
     drop_outside,
     first_elements,
     write_first_elements,
 )
-
-
-def widen(tensor: Tensor) -> Tensor:
-    """Return the tensor in float32, or as it is in float64."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def _tensors(

@@ -6,7 +6,7 @@ Shapes: N rows, K classes.
 import torch
 from torch.nn import functional as F
 
-from .deform import widen
+from . import widen
 
 
 def _class_weight(weight, target):

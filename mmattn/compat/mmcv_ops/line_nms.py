@@ -8,7 +8,7 @@ import torch
 
 from mmattn.errors import UserError
 
-from .deform import widen
+from . import widen
 
 LANE_ROWS = 72
 LANE_SIZE = LANE_ROWS + 5

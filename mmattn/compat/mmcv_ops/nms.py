@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torchvision  # noqa: F401  defines torch.ops.torchvision
 
-from .deform import widen
+from . import widen
 
 
 def nms(boxes, scores, iou_threshold, offset):

@@ -24,8 +24,7 @@ def build_dataset(cfg: dict, key: str, *, download: bool = True):
     """Build the data set of a config and read its annotations.
 
     Args:
-        cfg: config of the data set.
-        key: its key, for messages.
+        key: key of the data set in the config, for messages.
         download: let data sets such as mmpretrain's CIFAR10 download missing files.
 
     Raises:

@@ -36,10 +36,7 @@ IMAGE_LOADERS = 'LoadImage', 'LoadImageFromFile', 'LoadChannels'
 def loader(dataset, name: str, **attributes):
     """Return the transform of a data set that loads local files, or None.
 
-    Args:
-        dataset: a data set with a pipeline.
-        name: name of the transform's class.
-        **attributes: attributes that the transform must have.
+    It has a class of this name, and these attributes.
     """
     pipeline = getattr(dataset, 'pipeline', None)
     for transform in getattr(pipeline, 'transforms', ()):
@@ -163,9 +160,7 @@ class CheckedPipeline(Compose):
 def check_pipelines(dataset, ignored: frozenset[int] = frozenset()):
     """Replace the pipelines of a data set and of those inside it by checked ones.
 
-    Args:
-        dataset: a data set or wrapper of an mm package.
-        ignored: ids in label maps that the loss ignores.
+    The loss ignores the ids `ignored` in label maps.
     """
     for _, leaf in leaves(dataset):
         if type(getattr(leaf, 'pipeline', None)) is Compose:

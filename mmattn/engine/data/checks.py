@@ -4,15 +4,16 @@ import logging
 import os
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 from mmengine.dist import is_main_process
 from mmengine.logging import MMLogger, print_log
-from mmengine.model import is_model_wrapper
 from torch import nn
 from torch.utils.data import IterableDataset
 
 from ..first_screen import SHOWN
+from ..model import unwrapped
 from .build import build_dataset
 from .checked_dataset import (
     IMAGE_LOADERS,
@@ -55,7 +56,7 @@ def prepare_dataloader(
         DataError: the data set is wrong. The message names the file or the key.
     """
     key = f'{key}.dataset'
-    model = model.module if is_model_wrapper(model) else model
+    model = unwrapped(model)
     dataset = dataloader['dataset']
     if isinstance(dataset, dict):
         dataset = build_dataset(dataset, key)
@@ -125,8 +126,6 @@ def _summarize(dataset, key: str, num_labels: int | None = None) -> Summary:
     """Check the annotations of a data set without decoding an image.
 
     Args:
-        dataset: a data set of an mm package, without wrappers.
-        key: key of the data set in the config.
         num_labels: number of classes of a classifier; `gt_label` must be smaller.
 
     Raises:
@@ -136,10 +135,12 @@ def _summarize(dataset, key: str, num_labels: int | None = None) -> Summary:
     summary = Summary(len(dataset), classes=tuple(metainfo.get('classes') or ()))
     if not hasattr(dataset, 'get_data_info'):
         return summary
-    missing = _Missing(dataset)
+    names = ['img_path'] * any(loader(dataset, name) for name in IMAGE_LOADERS)
+    names += ['seg_map_path'] * bool(loader(dataset, 'LoadAnnotations', with_seg=True))
+    paths = []
     for index in range(len(dataset)):
         info = dataset.get_data_info(index)
-        missing.look(info)
+        paths += [info.get(name) for name in names]
         if 'instances' in info:
             labels = [
                 instance.get('bbox_label')
@@ -161,46 +162,32 @@ def _summarize(dataset, key: str, num_labels: int | None = None) -> Summary:
                     f'{info.get("img_path", f"image {index}")} has the label {label} '
                     f'in {source}, but there are {limit} classes, 0 to {limit - 1}'
                 )
-    missing.report(key, len(dataset))
+    _check_files(dataset, key, paths)
     return summary
 
 
-class _Missing:
-    """Find the files of a data set that do not exist.
+def _check_files(dataset, key: str, paths: list) -> None:
+    """Raise an error for paths without a file.
 
     Folders are listed once, which is faster than asking for each file.
     """
-
-    def __init__(self, dataset):
-        self.dataset = dataset
-        self.names = []
-        if any(loader(dataset, name) is not None for name in IMAGE_LOADERS):
-            self.names.append('img_path')
-        if loader(dataset, 'LoadAnnotations', with_seg=True) is not None:
-            self.names.append('seg_map_path')
-        self.folders = {}
-        self.paths = []
-
-    def look(self, info: dict) -> None:
-        for name in self.names:
-            path = info.get(name)
-            if not isinstance(path, str) or '://' in path:
-                continue
-            folder, base = os.path.split(path)
-            if folder not in self.folders:
-                self.folders[folder] = _listed(folder)
-            if base not in self.folders[folder] and not os.path.exists(path):
-                self.paths.append(path)
-
-    def report(self, key: str, total: int) -> None:
-        if not self.paths:
-            return
-        path = self.paths[0]
-        for name, prefix in getattr(self.dataset, 'data_prefix', {}).items():
-            if prefix and path.startswith(prefix) and not os.path.exists(prefix):
-                raise DataError(f'{key}.data_prefix.{name}: {prefix} does not exist')
-        more = f', nor do {len(self.paths) - 1} more files' if self.paths[1:] else ''
-        raise DataError(f'{key}: {path} does not exist{more}, of {total} images')
+    listed = cache(_listed)
+    missing = [
+        path
+        for path in paths
+        if isinstance(path, str) and '://' not in path
+        if os.path.basename(path) not in listed(os.path.dirname(path))
+        if not os.path.exists(path)
+    ]
+    if not missing:
+        return
+    for name, prefix in getattr(dataset, 'data_prefix', {}).items():
+        if prefix and missing[0].startswith(prefix) and not os.path.exists(prefix):
+            raise DataError(f'{key}.data_prefix.{name}: {prefix} does not exist')
+    more = f', nor do {len(missing) - 1} more files' if missing[1:] else ''
+    raise DataError(
+        f'{key}: {missing[0]} does not exist{more}, of {len(dataset)} images'
+    )
 
 
 def _listed(folder: str) -> set[str]:

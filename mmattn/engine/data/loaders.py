@@ -24,10 +24,6 @@ class SeededIndices:
     A `DataLoader` loads `[dataset[index] for index in indices]`, in one process. So the
     random numbers of a batch depend on its place in the run, and the data set needs no
     wrapper. Seeding each sample would take longer than reading a small one.
-
-    Args:
-        indices: indices of a data set.
-        key: key of the batch's random numbers.
     """
 
     def __init__(self, indices: Sequence, key: tuple[int, ...]):
@@ -138,15 +134,7 @@ def _passes(dataloader: DataLoader) -> Iterator:
 
 
 def check_batches(dataloader: DataLoader, key: str):
-    """Raise an error if a pass over a loader has no batch.
-
-    Args:
-        dataloader: a loader that is read in passes.
-        key: its key in the config.
-
-    Raises:
-        ValueError: `drop_last` drops all samples.
-    """
+    """Raise a ValueError if a pass over a loader has no batch, as of `drop_last`."""
     if not len(dataloader):
         raise _no_batch(dataloader, key)
 

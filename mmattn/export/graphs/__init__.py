@@ -44,7 +44,7 @@ GRAPHS = {model: graph for graph, models in MODELS.items() for model in models}
 # Graphs of decode heads that segment in their own way.
 HEADS = {
     'mmseg.models.decode_heads.mask2former_head.Mask2FormerHead': (
-        'mask2former.Mask2Former'
+        'segmentor.Mask2Former'
     ),
 }
 PARTS = ('model', 'backbone')

@@ -33,12 +33,7 @@ def check_anchors(head: nn.Module):
 
 
 def level_anchors(head: nn.Module, maps: Sequence[Tensor]) -> list[Tensor]:
-    """Return the anchors of each level, shape (N, 4).
-
-    Args:
-        head: a head with anchors.
-        maps: one map of each level, shape (..., H, W).
-    """
+    """Return the anchors of each level, shape (N, 4), for maps (..., H, W)."""
     sizes = [x.shape[-2:] for x in maps]
     return head.prior_generator.grid_priors(sizes, maps[0].dtype, maps[0].device)
 

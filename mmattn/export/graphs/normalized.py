@@ -11,8 +11,7 @@ class Normalized(nn.Module):
 
     Args:
         graph: takes normalized images first.
-        mean: one value for each channel.
-        std: one value for each channel.
+        mean, std: one value for each channel.
         pad_value: value of padding after normalization. It is set again outside of
             `image_size` if the graph takes that.
     """

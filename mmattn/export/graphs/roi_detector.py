@@ -116,10 +116,7 @@ class RoIDetector(Detector):
     def _classify(self, features, boxes: Tensor, sizes) -> tuple[Tensor, ...]:
         """Return the boxes of the last stage, their class scores and their deltas.
 
-        Args:
-            features: maps of the neck.
-            boxes: proposals of each image, shape (B, P, 4).
-            sizes: height and width of each image.
+        The boxes are proposals of each image, shape (B, P, 4).
         """
         B, P, _ = boxes.shape
         total = 0
@@ -173,12 +170,7 @@ def decode(head, boxes: Tensor, deltas: Tensor, image_size: Tensor) -> Tensor:
     """Return the boxes of an image's proposals for each class, shape (P, classes, 4).
 
     All are decoded before some are chosen, since mmdet's coder needs a fixed number.
-
-    Args:
-        head: a box head.
-        boxes: proposals, shape (P, 4).
-        deltas: shape (P, classes * 4), or (P, 4) for boxes that ignore classes.
-        image_size: height and width without padding.
+    Boxes are (P, 4), and deltas (P, classes * 4), or (P, 4) if they ignore classes.
     """
     boxes = head.bbox_coder.decode(boxes, deltas).view(-1, 4)
     if head.bbox_coder.clip_border:

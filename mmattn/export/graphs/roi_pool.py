@@ -31,13 +31,8 @@ def check_extractor(extractor: nn.Module):
 def pool(extractor: nn.Module, features: Sequence[Tensor], boxes: Tensor) -> Tensor:
     """Return the features of each box, pooled on the level that fits its size.
 
-    Args:
-        extractor: a `SingleRoIExtractor`.
-        features: maps of the neck, shape (B, C, H, W).
-        boxes: boxes of each image, shape (B, P, 4).
-
-    Returns:
-        shape (B * P, C, height, width).
+    The maps of the neck are (B, C, H, W) and the boxes (B, P, 4); the result is
+    (B * P, C, height, width).
     """
     B, P, _ = boxes.shape
     numbers = torch.arange(B, device=boxes.device)[:, None, None].expand(B, P, 1)

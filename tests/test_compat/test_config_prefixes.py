@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from fresh import run_python
 
-from mmattn.compat import mmengine_scopes
+from mmattn.compat import mm_packages
 from mmattn.files.config_files import find_config
 
 BASES = {
@@ -52,10 +52,10 @@ def test_mmengine_keeps_its_loader_and_the_entries_survive_a_reload():
     ],
 )
 def test_table_names_the_distribution_that_is_there(monkeypatch, installed, expected):
-    monkeypatch.setattr(mmengine_scopes, '_is_distribution', installed.__contains__)
+    monkeypatch.setattr(mm_packages, '_is_installed', installed.__contains__)
     table = {'mmdet': 'mmdet', 'mmseg': 'mmsegmentation'}
     for _ in range(2):
-        mmengine_scopes.correct_table(SimpleNamespace(MODULE2PACKAGE=table))
+        mm_packages.correct_table(SimpleNamespace(MODULE2PACKAGE=table))
         assert table == {'mmdet': 'mmdet', 'mmseg': expected, 'mmattn': 'mmattn'}
 
 
