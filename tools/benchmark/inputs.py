@@ -38,7 +38,7 @@ class Draw:
 
 
 def make_landmark_inputs(
-    *, B=2, N=63, M=3, D=8, L=9, E=None, mixing_dtype=None, **options
+    *, B=2, N=63, M=3, D=8, L=9, E=None, **options
 ) -> list[Tensor | None]:
     """Return the nine tensors of `landmark_attention`, in order.
 
@@ -54,14 +54,14 @@ def make_landmark_inputs(
     if E is None:
         return [*attention, None, None, None, None]
     mixing = [
-        draw.to(draw.exact(*shape) * shape[1] ** -0.5, mixing_dtype or draw.wide_dtype)
+        draw.to(draw.exact(*shape) * shape[1] ** -0.5, draw.wide_dtype)
         for shape in ((E, M), (M, E), (E, M), (M, E))
     ]
     return [*attention, *mixing]
 
 
 def make_structure_aware_inputs(
-    *, grid=(7, 5), B=2, M=3, D=8, K=4, weight_dtype=None, **options
+    *, grid=(7, 5), B=2, M=3, D=8, K=4, **options
 ) -> list[Tensor]:
     """Return the six tensors of `structure_aware_attention`; w_a and w_b are kernels.
 
@@ -72,8 +72,7 @@ def make_structure_aware_inputs(
     qkv = draw(B, N, 3, M, D).unbind(2)
     shapes = ((D, K, *grid), N**-0.5), ((K, *grid), N**-0.5), ((D, K), 1.0)
     weights = [
-        draw.to(draw.exact(*shape) * scale, weight_dtype or draw.wide_dtype)
-        for shape, scale in shapes
+        draw.to(draw.exact(*shape) * scale, draw.wide_dtype) for shape, scale in shapes
     ]
     return [*qkv, *weights]
 

@@ -319,19 +319,9 @@ def size_text(size: tuple[int, int]) -> int | str:
 
 
 def parse(
-    parser: argparse.ArgumentParser,
-    argv: list[str] | None,
-    presets: Mapping[str, Mapping] | None = None,
+    parser: argparse.ArgumentParser, argv: list[str] | None
 ) -> argparse.Namespace:
-    """Return the arguments; a preset's are defaults."""
-    if presets:
-        parser.add_argument(
-            '--preset',
-            choices=presets,
-            help="a paper's own protocol, of which other options replace parts",
-        )
-        chosen = parser.parse_known_args(argv)[0].preset
-        parser.set_defaults(**presets.get(chosen, {}))
+    """Return the arguments, with --size as two numbers."""
     args = parser.parse_args(argv)
     if args.quick:
         vars(args).update({k: v for k, v in QUICK.items() if k in args})
