@@ -26,9 +26,9 @@ import numpy as np
 from tqdm import tqdm
 
 from mmattn.cli.terminal import run_main
-from tools.datasets.package_data import DebianPackage, main_of, read_deb
+from tools.datasets.package_data import Package, main_of, read_deb
 
-PACKAGE = DebianPackage(
+PACKAGE = Package(
     name='opencv',
     version='4.6.0+dfsg-12',
     filename='opencv-doc_4.6.0+dfsg-12_all.deb',

@@ -20,26 +20,10 @@ from pycocotools import mask as coco_mask
 
 from mmattn.cli.terminal import positive, run_main
 from mmattn.data.folders import build
+from mmattn.weights.layouts.coco_classes import CATEGORY_IDS
 
 from .package_data import write_image
 
-# The categories of COCO 2017 in order of id. Ids run from 1 and skip COCO_UNUSED.
-COCO_NAMES = {
-    'person': 'person',
-    'vehicle': 'bicycle car motorcycle airplane bus train truck boat',
-    'outdoor': 'traffic_light fire_hydrant stop_sign parking_meter bench',
-    'animal': 'bird cat dog horse sheep cow elephant bear zebra giraffe',
-    'accessory': 'backpack umbrella handbag tie suitcase',
-    'sports': 'frisbee skis snowboard sports_ball kite baseball_bat baseball_glove '
-    'skateboard surfboard tennis_racket',
-    'kitchen': 'bottle wine_glass cup fork knife spoon bowl',
-    'food': 'banana apple sandwich orange broccoli carrot hot_dog pizza donut cake',
-    'furniture': 'chair couch potted_plant bed dining_table toilet',
-    'electronic': 'tv laptop mouse remote keyboard cell_phone',
-    'appliance': 'microwave oven toaster sink refrigerator',
-    'indoor': 'book clock vase scissors teddy_bear hair_drier toothbrush',
-}
-COCO_UNUSED = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 # Some ImageNet synsets and their labels among the 1000, the first and last included.
 SYNSETS = {'n01440764': 0, 'n01443537': 1, 'n02123045': 281, 'n15075141': 999}
 ADE_CLASSES = 150
@@ -77,12 +61,11 @@ def paint(canvas: np.ndarray, polygon: np.ndarray, value) -> None:
 
 
 def coco_categories() -> list[dict]:
-    ids = (i for i in range(1, 91) if i not in COCO_UNUSED)
-    return [
-        {'supercategory': group, 'id': next(ids), 'name': name.replace('_', ' ')}
-        for group, names in COCO_NAMES.items()
-        for name in names.split()
-    ]
+    """Return the 80 categories of COCO 2017, without the groups that they are in."""
+    from mmdet.datasets import CocoDataset
+
+    names = zip(CATEGORY_IDS, CocoDataset.METAINFO['classes'], strict=True)
+    return [{'supercategory': '', 'id': id, 'name': name} for id, name in names]
 
 
 def polygon_annotation(polygon: np.ndarray, width: int, height: int) -> dict:
