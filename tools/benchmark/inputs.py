@@ -15,6 +15,8 @@ from torch import Tensor
 from mmattn import ops
 from mmattn.ops.common.precision import compute_dtype
 
+LEVELS = ((7, 5), (4, 3), (1, 1))
+
 
 class Draw:
     """Return random tensors that depend on the seed, not on device and dtype."""
@@ -127,7 +129,7 @@ def make_deformable_inputs(
 
 
 def make_ms_deform_inputs(
-    *, shapes=((7, 5), (4, 3), (1, 1)), Q=13, B=2, M=3, D=8, P=2, fused=False,
+    *, shapes=LEVELS, Q=13, B=2, M=3, D=8, P=2, fused=False,
     boxes=False, points_dtype=None, **options,
 ) -> list[Tensor | None]:  # fmt: skip
     """Return value, points, weights and reference of `ms_deform_attn`.
@@ -150,7 +152,6 @@ def make_ms_deform_inputs(
     return [value, *(x if x is None else draw.to(x, dtype) for x in others)]
 
 
-LEVELS = ((7, 5), (4, 3), (1, 1))
 FORMS = {
     'locations': dict(),
     'offsets from points': dict(fused=True),
