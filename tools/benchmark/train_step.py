@@ -143,7 +143,7 @@ def rows(args: argparse.Namespace, cfgs: dict[str, Config]) -> Iterator[dict]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = measure.make_parser(__doc__, rounds=5, seconds=None)
+    parser = measure.make_parser(__doc__, rounds=5)
     measure.add_size(parser, [640])
     parser.add_argument('--batch', type=positive, default=2)
     args = measure.parse(parser, argv)
