@@ -29,10 +29,9 @@ from projects.attention_zoo.long_short import LongShortAttention
 from projects.attention_zoo.nystromformer import NystromAttention
 from projects.attention_zoo.performer import PerformerAttention
 from projects.attention_zoo.scatterbrain import ScatterbrainAttention
-from tools.benchmark.operators import Case, Side, grid_of
+from tools.benchmark.operators import Case, Grid
 
-SIDES = (14, 28, 42, 56)  # the tokens of the paper's tables
-RECTANGLES = True
+SIDES = '14 28 42 56'  # the tokens of the paper's tables
 BASELINE = 'softmax (SDPA)'
 CHANNELS, HEADS = 192, 3
 LISA_HEADS = 12  # as in LiSANet-I
@@ -44,7 +43,7 @@ def call(layer: nn.Module, x: Tensor, *parameters: Tensor) -> Tensor:
     return functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
 
 
-def layers(grid: tuple[int, int]) -> dict[str, nn.Module]:
+def layers(grid: Grid) -> dict[str, nn.Module]:
     """Return the layers by name, mmattn's first."""
     return {
         'mmattn InteractiveAttention': InteractiveAttention(CHANNELS, HEADS),
@@ -64,8 +63,7 @@ def layers(grid: tuple[int, int]) -> dict[str, nn.Module]:
     }
 
 
-def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
-    grid = grid_of(side)
+def cases(grid: Grid, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
     torch.manual_seed(0)
     x, grad = (torch.randn(batch, *grid, CHANNELS).to(device, dtype) for _ in range(2))
     made = []

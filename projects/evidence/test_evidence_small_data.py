@@ -64,7 +64,7 @@ def test_each_run_has_a_row_and_is_done_once(data, monkeypatch):
     rows = run(data, *two[:4], '--seeds', '0', '--parts', 'jitter', '--lr', '0.01')
     assert taken[4:] == [('mmattn.IViT', 0.01)]
     assert [rows[-1][name] for name in ('parts', 'lr')] == ['jitter', '0.01']
-    table = expected(['rows.csv'], Path())
+    table = expected('rows.csv', folder=Path())
     cell = '35.0 (30.0 to 40.0, 2 seeds)'
     assert '| `ivit_nano`, random, 0.001 | `resnet18`, random, 0.001 |' in table
     assert f'| 2 | jitter, ema | mIoU | {cell} | {cell} | – |' in table

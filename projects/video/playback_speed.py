@@ -26,9 +26,9 @@ import numpy as np
 from tqdm import tqdm
 
 from mmattn.cli.terminal import run_main
-from tools.datasets.package_data import DebianPackage, build, make_parser, read_deb
+from tools.datasets.package_data import Package, main_of, read_deb
 
-PACKAGE = DebianPackage(
+PACKAGE = Package(
     name='opencv',
     version='4.6.0+dfsg-12',
     filename='opencv-doc_4.6.0+dfsg-12_all.deb',
@@ -156,9 +156,7 @@ def convert(packages: list[Path], folder: Path) -> dict:
     return convert_frames(frames, folder)
 
 
-def main(argv: list[str] | None = None) -> None:
-    args = make_parser(__doc__, DATA).parse_args(argv)
-    build(convert, args.out, packages=(PACKAGE,), cache=args.cache, force=args.force)
+main = main_of(__doc__, 'playback_speed', (PACKAGE,), convert)
 
 
 if __name__ == '__main__':

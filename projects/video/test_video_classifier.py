@@ -22,6 +22,7 @@ from projects.video.dataset import VideoDataset
 from projects.video.metric import TopKAccuracy
 from projects.video.reader import VideoReader
 from projects.video.video_lisanet import VideoLiSANet
+from tools.datasets import package_data
 
 CONFIGS = sorted(Path(__file__).with_name('configs').glob('*.py'))
 ARCH = dict(
@@ -115,6 +116,23 @@ def folder(tmp_path_factory):
         counts = playback_speed.convert_frames(frames, folder, SPLITS)
     assert counts == {'train': 6, 'val': 3}  # two times, one time; one place each
     return folder, frames
+
+
+def test_clips_are_built_from_the_package(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(package_data, 'fetch', lambda package, cache: cache)
+    monkeypatch.setattr(playback_speed, 'read_deb', lambda path, members: [b'video'])
+    monkeypatch.setattr(playback_speed, 'read_video', lambda path: path.read_bytes())
+    made = []
+
+    def convert_frames(frames, folder):
+        made.append(frames)
+        return {'train': 3}
+
+    monkeypatch.setattr(playback_speed, 'convert_frames', convert_frames)
+    for _ in range(2):
+        playback_speed.main(['--out', str(tmp_path / 'clips')])
+    assert made == [b'video']
+    assert 'is complete' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('split, middles', [('train', [16, 18]), ('val', [47])])

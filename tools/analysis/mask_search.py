@@ -81,32 +81,6 @@ class Measured(NamedTuple):
     uniform: float
 
 
-def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = command_parser(__doc__)
-    steps = parser.add_subparsers(dest='step', required=True)
-    for step, summary in STEPS.items():
-        command = steps.add_parser(step, help=summary, description=summary)
-        command.add_argument('config', type=Path, help='what the step before wrote')
-        command.add_argument('--out', type=Path, help='config to write')
-        command.add_argument('--force', action='store_true', help='overwrite --out')
-        if step == 'initialize':
-            continue
-        command.set_defaults(cfg_options=None, allow_partial_load=False)
-        command.add_argument('--checkpoint', help='default: the latest of its work dir')
-        split = dict(choices=['train', 'val'], default='train')
-        command.add_argument('--split', **split, help='of the images, default: train')
-        spaced = 'evenly spaced in the data set, default: %(default)s'
-        command.add_argument('--num-images', type=positive, default=256, help=spaced)
-        add_trust(command)
-        command.add_argument('--low', type=float, default=mask_search.LOW)
-        if step == 'assign':
-            command.add_argument('--high', type=float, default=mask_search.HIGH)
-    report = steps.add_parser('report', help='Compares finished trainings.')
-    report.add_argument('config', type=Path, nargs='+', help='trained configs')
-    report.add_argument('--out', type=Path, help='folder for <run>.json files')
-    return parser.parse_args(argv)
-
-
 def masks_of(backbone: nn.Module) -> Masks:
     """Return the masked heads of each attention layer that can mask heads."""
     return [list(layer.masked_heads) for layer in mask_layers(backbone).values()]
@@ -139,7 +113,8 @@ def load_images(cfg: Config, model: nn.Module, split: str, count: int) -> list[T
 
 def measure(args: argparse.Namespace) -> Measured:
     if args.checkpoint is None:
-        args.checkpoint = checkpoint_of(args.config)
+        run = work_dir_of(args.config, Config.fromfile(args.config))
+        args.checkpoint = str(run_checkpoint(run, 'last'))
     loaded = load_model(args)
     images = load_images(loaded.cfg, loaded.model, args.split, args.num_images)
     scores = dict(locality_by_layer(loaded.backbone, images))
@@ -163,29 +138,21 @@ def uniform_locality(backbone: nn.Module, image: Tensor) -> float:
     return watch_attention(backbone, image[None], read)[0]
 
 
-def checkpoint_of(config: Path) -> str:
-    folder = work_dir_of(config, Config.fromfile(config))
-    return str(run_checkpoint(folder, 'last'))
-
-
-def check_step(step: str, masks: Masks, num_heads: int):
-    if step == 'assign' and masks != mask_search.initialize(len(masks)):
-        raise UserError(
-            f'assign needs a model with head 0 masked in every layer, got {masks}'
-        )
-    allowed = [], [0], list(range(num_heads))
-    if step == 'calibrate' and any(heads not in allowed for heads in masks):
+def next_masks(args: argparse.Namespace, measured: Measured) -> Masks:
+    """Return the masks of a step, if the model has those of the step before."""
+    masks, locality = measured.masks, measured.locality
+    if args.step == 'assign':
+        if masks != mask_search.initialize(len(masks)):
+            raise UserError(
+                f'assign needs a model with head 0 masked in every layer, got {masks}'
+            )
+        return mask_search.assign(locality, args.high, args.low)
+    if any(x not in ([], [0], list(range(locality.shape[1]))) for x in masks):
         raise UserError(
             'calibrate needs a model with all heads, head 0 or no head masked in '
             f'each layer, got {masks}'
         )
-
-
-def next_masks(args: argparse.Namespace, measured: Measured) -> Masks:
-    check_step(args.step, measured.masks, measured.locality.shape[1])
-    if args.step == 'assign':
-        return mask_search.assign(measured.locality, args.high, args.low)
-    return mask_search.calibrate(measured.masks, measured.locality, args.low)
+    return mask_search.calibrate(masks, locality, args.low)
 
 
 def write_config(path: Path, base: Path, masks: Masks, facts: dict):
@@ -288,7 +255,29 @@ def report(configs: Sequence[Path], out: Path | None):
 
 
 def main(argv: Sequence[str] | None = None):
-    args = parse_args(argv)
+    parser = command_parser(__doc__)
+    steps = parser.add_subparsers(dest='step', required=True)
+    for step, summary in STEPS.items():
+        command = steps.add_parser(step, help=summary, description=summary)
+        command.add_argument('config', type=Path, help='what the step before wrote')
+        command.add_argument('--out', type=Path, help='config to write')
+        command.add_argument('--force', action='store_true', help='overwrite --out')
+        if step == 'initialize':
+            continue
+        command.set_defaults(cfg_options=None, allow_partial_load=False)
+        command.add_argument('--checkpoint', help='default: the latest of its work dir')
+        split = dict(choices=['train', 'val'], default='train')
+        command.add_argument('--split', **split, help='of the images, default: train')
+        spaced = 'evenly spaced in the data set, default: %(default)s'
+        command.add_argument('--num-images', type=positive, default=256, help=spaced)
+        add_trust(command)
+        command.add_argument('--low', type=float, default=mask_search.LOW)
+        if step == 'assign':
+            command.add_argument('--high', type=float, default=mask_search.HIGH)
+    compare = steps.add_parser('report', help='Compares finished trainings.')
+    compare.add_argument('config', type=Path, nargs='+', help='trained configs')
+    compare.add_argument('--out', type=Path, help='folder for <run>.json files')
+    args = parser.parse_args(argv)
     if args.step == 'report':
         report(args.config, args.out)
     else:

@@ -11,8 +11,10 @@ which other work on the machine changes little. `difference` is the largest one 
 output, over its largest value.
 """
 
+import argparse
 import copy
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -68,50 +70,45 @@ def outputs(model: nn.Module, inputs: dict) -> list[Tensor]:
     ]
 
 
-def compare(name: str, args) -> list[dict]:
-    """Time one model; a row for each phase."""
-    inputs = make_inputs(name, args.size)
-    theirs = make_model(name)
-    ours = copy.deepcopy(theirs)
-    mmattn.accelerate(ours)
-    models = {'before': theirs.eval(), 'after': ours.eval()}
-    with torch.no_grad():
-        expected, actual = (outputs(model, inputs) for model in models.values())
-    difference = max(
-        ((x - y).abs().max() / y.abs().max()).item()
-        for x, y in zip(actual, expected, strict=True)
-        if y.isfinite().all() and y.any()
-    )
+@torch.no_grad()
+def infer(model: nn.Module, inputs: dict):
+    outputs(model, inputs)
 
-    def infer(model: nn.Module) -> Callable:
-        return torch.no_grad()(lambda: outputs(model, inputs))
 
-    def train(model: nn.Module) -> Callable:
-        def step():
-            model.zero_grad()
-            sum(x.sum() for x in outputs(model, inputs) if x.requires_grad).backward()
+def train(model: nn.Module, inputs: dict):
+    model.zero_grad()
+    sum(x.sum() for x in outputs(model, inputs) if x.requires_grad).backward()
 
-        return step
 
-    rows = []
+def rows(args: argparse.Namespace) -> Iterator[dict]:
     clock = 'cpu' if torch.get_num_threads() == 1 else 'wall'
-    for phase, make in {'infer': infer, 'train': train}.items():
-        calls = {kind: make(model) for kind, model in models.items()}
-        times = measure.interleave(calls, args.rounds, args.seconds, clock)
-        before, after = times['before'], times['after']
-        rows.append(
-            dict(
+    for name in args.models:
+        measure.progress(name)
+        inputs, theirs = make_inputs(name, args.size), make_model(name).eval()
+        ours = copy.deepcopy(theirs)
+        mmattn.accelerate(ours)
+        with torch.no_grad():
+            expected, actual = (outputs(model, inputs) for model in (theirs, ours))
+        difference = max(
+            ((x - y).abs().max() / y.abs().max()).item()
+            for x, y in zip(actual, expected, strict=True)
+            if y.isfinite().all() and y.any()
+        )
+        for phase in (infer, train):
+            models = dict(before=theirs, after=ours)
+            calls = {kind: partial(phase, x, inputs) for kind, x in models.items()}
+            times = measure.interleave(calls, args.rounds, args.seconds, clock)
+            before, after = times['before'], times['after']
+            yield dict(
                 model=name,
                 size=measure.size_text(args.size),
-                phase=phase,
+                phase=phase.__name__,
                 modules=sum(isinstance(x, Accelerated) for x in ours.modules()),
                 before_ms=measure.rounded(1e3 * before.median),
                 after_ms=measure.rounded(1e3 * after.median),
                 speedup=measure.rounded(after.speedup_over(before), 3),
                 difference=f'{difference:.1e}',
             )
-        )
-    return rows
 
 
 def main(argv: list[str] | None = None):
@@ -121,14 +118,8 @@ def main(argv: list[str] | None = None):
     args = measure.parse(parser, argv)
     if args.quick:
         args.size, args.models = (QUICK_SIZE, QUICK_SIZE), MODELS[:1]
-
-    def rows():
-        for name in args.models:
-            measure.progress(name)
-            yield from compare(name, args)
-
     title = 'Detectors of transformers before and after mmattn.accelerate'
-    measure.report(rows(), args, 'transformers', title=title)
+    measure.report(rows(args), args, 'transformers', title=title)
 
 
 if __name__ == '__main__':

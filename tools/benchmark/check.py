@@ -16,7 +16,6 @@ an illegal address, is that call's row, and a new process goes on after it if th
 """
 
 import argparse
-import importlib.util
 import multiprocessing
 import os
 import sys
@@ -24,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import chain, cycle
+from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
@@ -36,6 +36,11 @@ from mmattn.ops.triton import launch as triton_launch
 from tools.benchmark import measure
 from tools.benchmark.real_shapes import OPERATORS, Call, real_calls, small_calls
 from tools.benchmark.tolerances import deterministic, run_with_grads
+
+try:
+    from triton.runtime.errors import TritonError
+except ImportError:  # where there are no kernels of Triton to compare
+    TritonError = RuntimeError
 
 DTYPES = (torch.bfloat16, torch.float32, torch.float16)
 NOT_FOR_GPUS = (REFERENCE, 'torch', 'cpp')
@@ -58,15 +63,6 @@ class ContextLost(Exception):
     """Tell how many comparisons were done when the device stopped to work."""
 
 
-def launch_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of kernels that do not compile, start or end."""
-    if importlib.util.find_spec('triton') is None:
-        return (RuntimeError,)
-    from triton.runtime.errors import TritonError
-
-    return RuntimeError, TritonError
-
-
 def kernels(call: Call, device: str) -> list[str]:
     """Return the names of the backends for a GPU that support a call."""
     operator = FRAMES[call.operator]
@@ -82,19 +78,14 @@ def compare(call: Call, backend: str, dtype: torch.dtype, device: str) -> dict:
     row = {'error': measure.rounded(errors[worst], 3), 'of': worst}
     if backend == 'triton':
         tensors = call.make_tensors(dtype=dtype, device=device)
-        row['equal_runs'] = runs_equal(call, tensors)
+        with deterministic():
+            runs = [run_with_grads(call.run_on(backend), tensors) for _ in range(RUNS)]
+        first, *others = (
+            [out, *(x for x in grads if x is not None)] for out, grads in runs
+        )
+        row['equal_runs'] = all(all(map(torch.equal, first, x)) for x in others)
     row['passed'] = errors[worst] <= 1 and row.get('equal_runs', True)
     return row
-
-
-def runs_equal(call: Call, tensors: list) -> bool:
-    """Return whether runs in deterministic mode are equal bit by bit."""
-    with deterministic():
-        runs = [run_with_grads(call.run_on('triton'), tensors) for _ in range(RUNS)]
-    first, *others = (
-        [out, *(g for g in grads if g is not None)] for out, grads in runs
-    )
-    return all(all(map(torch.equal, first, other)) for other in others)
 
 
 def comparisons(
@@ -123,7 +114,6 @@ def rows(planned: Sequence[Comparison], device: str, first: int = 0) -> Iterator
     Raises:
         ContextLost: the device does not work any more in this process.
     """
-    errors = launch_errors()
     for i, comparison in enumerate(planned[first:], first + 1):
         measure.progress(f'{i} of {len(planned)}: {comparison}')
         call, backend, dtype = comparison
@@ -133,7 +123,7 @@ def rows(planned: Sequence[Comparison], device: str, first: int = 0) -> Iterator
             row |= compare(call, backend, dtype, device)
         except torch.OutOfMemoryError:
             row['note'] = 'not compared: too little memory'
-        except errors as error:
+        except (RuntimeError, TritonError) as error:
             note = f'{type(error).__name__}: {error}'.splitlines()[0]
             row |= dict(passed=False, note=note)
         yield row
@@ -202,16 +192,14 @@ def compile_all(planned: Sequence[Comparison], capability: int) -> int:
     return 0
 
 
-def earlier_rows(args) -> list[dict]:
+def earlier_rows(path: Path) -> list[dict]:
     """Return the rows of the processes before this one."""
-    if not args.first:
-        return []
     columns = 'operator', 'backend', 'dtype', 'call', 'error', 'of', 'equal_runs'
     found = []
-    for row in measure.read_csv(args.csv):
+    for row in measure.read_csv(path):
         found.append({k: row[k] for k in (*columns, 'note') if row.get(k)})
-        if passed := row.get('passed'):
-            found[-1]['passed'] = passed == 'True'
+        if row.get('passed'):
+            found[-1]['passed'] = row['passed'] == 'True'
     return found
 
 
@@ -228,7 +216,10 @@ def main(argv: list[str] | None = None) -> int:
     if args.compile:
         major, minor = torch.cuda.get_device_capability()
         return compile_all(planned, 10 * major + minor)
-    found = chain(earlier_rows(args), rows(planned, args.device, args.first))
+    found = chain(
+        earlier_rows(args.csv) if args.first else (),
+        rows(planned, args.device, args.first),
+    )
     try:
         found = measure.report(found, args, title='Checks')
     except ContextLost as lost:

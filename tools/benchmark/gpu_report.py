@@ -13,8 +13,6 @@ its output, and the others go on. The verdict and the exit status are `right` (0
 `--dry-run` runs small shapes on a CPU under Triton's interpreter.
 """
 
-import argparse
-import importlib.util
 import itertools
 import os
 import re
@@ -63,15 +61,14 @@ class Part:
         commands: arguments of `python -m`, by the name of the csv file.
         small: the options of a dry run, in place of those after the dash; None to
             leave the part out.
-        parallel: whether commands may run side by side.
-        critical: whether a command that fails makes the report fail.
+        compares: whether it compares results. Its commands may then run side by side,
+            and make the report fail where they fail.
     """
 
     share: int
     commands: dict[str, str]
     small: str | None = None
-    parallel: bool = False
-    critical: bool = False
+    compares: bool = False
 
 
 # By what is learned in a minute: whether kernels are right and fast, then the rest.
@@ -84,8 +81,7 @@ PARTS = {
             for name in OPERATORS
         },
         '--device cpu --quick',
-        parallel=True,
-        critical=True,
+        compares=True,
     ),
     'rates': Part(4, {'rates': 'tools.benchmark.graphs'}),
     'speed': Part(
@@ -100,9 +96,8 @@ PARTS = {
     'models': Part(
         20,
         {
-            f'models_{name}{suffix}_gpu': 'tools.benchmark.model - --set gpu '
-            '--device cuda --amp-dtype bfloat16 --memory-format channels_last '
-            f'--rounds 3 --seconds 0.2 {option} --size {size}'
+            f'models_{name}{suffix}_gpu': 'tools.benchmark.model - --preset gpu '
+            f'--device cuda --rounds 3 --seconds 0.2 {option} --size {size}'
             for name, size in SIZES.items()
             for suffix, option in (('', ''), ('_compiled', '--compile'))
         },
@@ -121,8 +116,7 @@ PARTS = {
         28,
         {f'{name}_check': f'tools.benchmark.check {name}' for name in OPERATORS},
         '--device cpu --quick',
-        parallel=True,
-        critical=True,
+        compares=True,
     ),
     'tiles': Part(
         14,
@@ -130,7 +124,6 @@ PARTS = {
         '--device cpu --quick',
     ),
 }
-REQUIRED = {'detector': ('mmdet', 'mmcv', 'cv2')}
 
 
 @dataclass
@@ -147,16 +140,12 @@ class Outcome:
     def is_wrong(self) -> bool:
         if not self.failure or self.is_stopped:
             return False  # a slow command is no wrong one
-        return PARTS[self.part].critical or 'AssertionError' in self.output
-
-    @property
-    def is_critical(self) -> bool:
-        return PARTS[self.part].critical
+        return PARTS[self.part].compares or 'AssertionError' in self.output
 
     @property
     def undecided(self) -> str:
         """Return what was not compared, or an empty string."""
-        if not self.is_critical:
+        if not PARTS[self.part].compares:
             return ''
         ended = re.findall(r'^compared (\d+) of (\d+)$', self.output, re.M)
         if ended and ended[-1][0] == ended[-1][1] and not self.is_stopped:
@@ -211,12 +200,7 @@ def run_part(part: str, until: float, args) -> Iterator[Outcome]:
         for name in PARTS[part].commands
         if not args.tasks or any(name.startswith(task) for task in args.tasks)
     ]
-    lacking = [n for n in REQUIRED.get(part, ()) if not importlib.util.find_spec(n)]
-    if lacking or (args.dry_run and PARTS[part].small is None):
-        why = f'not installed: {", ".join(lacking)}' if lacking else 'not in a dry run'
-        yield Outcome(part, part, why, is_stopped=True)
-        return
-    at_once = max(1, min(8, os.cpu_count() // 2)) if PARTS[part].parallel else 1
+    at_once = max(1, min(8, os.cpu_count() // 2)) if PARTS[part].compares else 1
     print(f'{part}: at most {until - time.monotonic():.0f} s', flush=True)
 
     def run(index: int) -> Outcome:
@@ -249,25 +233,19 @@ def as_table(rows: list[dict]) -> str:
     return markdown([columns, *cells])
 
 
-def verdict_of(wrong: list, undecided: list, outcomes: list[Outcome]) -> str:
-    """Return `wrong`, `undecided` or `right`."""
-    if wrong:
-        return 'wrong'
-    compared = any(outcome.is_critical for outcome in outcomes)
-    return 'undecided' if undecided or not compared else 'right'
-
-
 def report(outcomes: list[Outcome], args) -> tuple[str, list[str]]:
     """Write report.md, and return the verdict and what was wrong or undecided."""
     wrong = wrong_results(outcomes, args.out)
     undecided = [f'{o.name}: {o.undecided}' for o in outcomes if o.undecided]
+    reasons = dict(wrong=wrong, undecided=undecided)
     failed = [outcome for outcome in outcomes if outcome.failure]
     kind = 'dry run' if args.dry_run else f'at most {args.minutes:g} minutes'
     lines = ['# GPU report', '', f'{time.strftime("%Y-%m-%d %H:%M")}, {kind}', '']
-    verdict = verdict_of(wrong, undecided, outcomes)
+    compared = any(PARTS[o.part].compares for o in outcomes)
+    verdict = 'undecided' if undecided or not compared else 'right'
+    verdict = 'wrong' if wrong else verdict
     lines += [f'**Verdict: {verdict}**', '', f'- wrong results: {len(wrong)}']
-    lines += [f'- **wrong**: {text}' for text in wrong]
-    lines += [f'- **undecided**: {text}' for text in undecided]
+    lines += [f'- **{kind}**: {x}' for kind, found in reasons.items() for x in found]
     lines += [f'- {o.name}: {o.failure}' for o in failed]
     for outcome in outcomes:
         path = args.out / f'{outcome.name}.csv'
@@ -277,12 +255,10 @@ def report(outcomes: list[Outcome], args) -> tuple[str, list[str]]:
         if outcome.output and (outcome.failure or outcome.part in ('device', 'tiles')):
             lines += ['', '```', outcome.output.strip(), '```']
     (args.out / 'report.md').write_text('\n'.join(lines) + '\n')
-    return verdict, [f'wrong: {x}' for x in wrong] + [
-        f'undecided: {x}' for x in undecided
-    ]
+    return verdict, [f'{kind}: {x}' for kind, found in reasons.items() for x in found]
 
 
-def parse_args(argv: list[str] | None) -> argparse.Namespace:
+def main(argv: list[str] | None = None) -> int:
     parser = command_parser(__doc__)
     parser.add_argument('--minutes', type=float, default=8.0)
     parser.add_argument('--out', type=Path, default=Path('gpu_report'), metavar='DIR')
@@ -298,18 +274,14 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     if not args.dry_run and not torch.cuda.is_available():
         parser.error('PyTorch sees no CUDA device; --dry-run needs none')
     args.out = args.out.resolve()
-    return args
-
-
-def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
+    parts = [x for x in args.parts if not args.dry_run or PARTS[x].small is not None]
     args.out.mkdir(parents=True, exist_ok=True)
     for path in [*args.out.glob('*.csv'), *args.out.glob('*.log')]:
         path.unlink()
     end, outcomes = time.monotonic() + 60 * args.minutes, []
     verdict, reasons = report(outcomes, args)
-    for i, part in enumerate(args.parts):
-        now, shares = time.monotonic(), [PARTS[p].share for p in args.parts[i:]]
+    for i, part in enumerate(parts):
+        now, shares = time.monotonic(), [PARTS[x].share for x in parts[i:]]
         until = now + max(0.0, end - now) * shares[0] / sum(shares)
         for outcome in run_part(part, until, args):
             outcomes.append(outcome)

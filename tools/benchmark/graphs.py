@@ -29,10 +29,9 @@ def copy_rate() -> float:
 
 
 def matmul_rate(dtype: torch.dtype, precision: str = 'high') -> float:
-    """Measure the FLOPs per second of a large product; float32 uses TF32 unless
-    'highest'.
+    """Measure the FLOPs per second of a large product.
 
-    With 'highest' it does not use the tensor cores.
+    float32 uses TF32, and with 'highest' no tensor cores.
     """
     x, y = torch.randn(2, MATRIX, MATRIX, device='cuda').to(dtype)
     before = torch.get_float32_matmul_precision()

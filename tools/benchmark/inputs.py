@@ -15,6 +15,8 @@ from torch import Tensor
 from mmattn import ops
 from mmattn.ops.common.precision import compute_dtype
 
+LEVELS = ((7, 5), (4, 3), (1, 1))
+
 
 class Draw:
     """Return random tensors that depend on the seed, not on device and dtype."""
@@ -38,7 +40,7 @@ class Draw:
 
 
 def make_landmark_inputs(
-    *, B=2, N=63, M=3, D=8, L=9, E=None, mixing_dtype=None, **options
+    *, B=2, N=63, M=3, D=8, L=9, E=None, **options
 ) -> list[Tensor | None]:
     """Return the nine tensors of `landmark_attention`, in order.
 
@@ -54,14 +56,14 @@ def make_landmark_inputs(
     if E is None:
         return [*attention, None, None, None, None]
     mixing = [
-        draw.to(draw.exact(*shape) * shape[1] ** -0.5, mixing_dtype or draw.wide_dtype)
+        draw.to(draw.exact(*shape) * shape[1] ** -0.5, draw.wide_dtype)
         for shape in ((E, M), (M, E), (E, M), (M, E))
     ]
     return [*attention, *mixing]
 
 
 def make_structure_aware_inputs(
-    *, grid=(7, 5), B=2, M=3, D=8, K=4, weight_dtype=None, **options
+    *, grid=(7, 5), B=2, M=3, D=8, K=4, **options
 ) -> list[Tensor]:
     """Return the six tensors of `structure_aware_attention`; w_a and w_b are kernels.
 
@@ -72,8 +74,7 @@ def make_structure_aware_inputs(
     qkv = draw(B, N, 3, M, D).unbind(2)
     shapes = ((D, K, *grid), N**-0.5), ((K, *grid), N**-0.5), ((D, K), 1.0)
     weights = [
-        draw.to(draw.exact(*shape) * scale, weight_dtype or draw.wide_dtype)
-        for shape, scale in shapes
+        draw.to(draw.exact(*shape) * scale, draw.wide_dtype) for shape, scale in shapes
     ]
     return [*qkv, *weights]
 
@@ -128,7 +129,7 @@ def make_deformable_inputs(
 
 
 def make_ms_deform_inputs(
-    *, shapes=((7, 5), (4, 3), (1, 1)), Q=13, B=2, M=3, D=8, P=2, fused=False,
+    *, shapes=LEVELS, Q=13, B=2, M=3, D=8, P=2, fused=False,
     boxes=False, points_dtype=None, **options,
 ) -> list[Tensor | None]:  # fmt: skip
     """Return value, points, weights and reference of `ms_deform_attn`.
@@ -151,7 +152,6 @@ def make_ms_deform_inputs(
     return [value, *(x if x is None else draw.to(x, dtype) for x in others)]
 
 
-LEVELS = ((7, 5), (4, 3), (1, 1))
 FORMS = {
     'locations': dict(),
     'offsets from points': dict(fused=True),

@@ -88,10 +88,10 @@ class Timing:
         return {'spread_percent': spread, 'speedup': speedup}
 
 
-def in_turns(count: int, rounds: int) -> list[int]:
-    """Return the order to measure `count` things in: forwards, then backwards, ..."""
-    forwards = list(range(count))
-    return [i for n in range(rounds) for i in (forwards[::-1] if n % 2 else forwards)]
+def in_turns(names: Iterable, rounds: int) -> list:
+    """Return the order to measure things in: forwards, then backwards, ..."""
+    names = list(names)
+    return [name for n in range(rounds) for name in names[:: -1 if n % 2 else 1]]
 
 
 def interleave(
@@ -101,25 +101,19 @@ def interleave(
     clock: str = 'wall',
 ) -> dict[str, Timing]:
     """Time calls in turns, each for at least `seconds` in each of the rounds."""
-    clock = CLOCKS[clock]
+    how = dict(timer=CLOCKS[clock], num_threads=torch.get_num_threads())
     timers = {
-        name: Timer(
-            'call()',
-            timer=clock,
-            globals={'call': call},
-            num_threads=torch.get_num_threads(),
-        )
+        name: Timer('call()', globals={'call': call}, **how)
         for name, call in calls.items()
     }
     for call in calls.values():
         call()  # compiles kernels, fills caches
     times = {name: [] for name in calls}
-    names = list(calls)
-    for i in in_turns(len(names), rounds):
-        taken = timeit.timeit(calls[names[i]], timer=clock, number=1)
+    for name in in_turns(calls, rounds):
+        taken = timeit.timeit(calls[name], timer=CLOCKS[clock], number=1)
         if taken < seconds:
-            taken = timers[names[i]].blocked_autorange(min_run_time=seconds).median
-        times[names[i]].append(taken)
+            taken = timers[name].blocked_autorange(min_run_time=seconds).median
+        times[name].append(taken)
     return {name: Timing(values) for name, values in times.items()}
 
 
@@ -319,19 +313,9 @@ def size_text(size: tuple[int, int]) -> int | str:
 
 
 def parse(
-    parser: argparse.ArgumentParser,
-    argv: list[str] | None,
-    presets: Mapping[str, Mapping] | None = None,
+    parser: argparse.ArgumentParser, argv: list[str] | None
 ) -> argparse.Namespace:
-    """Return the arguments; a preset's are defaults."""
-    if presets:
-        parser.add_argument(
-            '--preset',
-            choices=presets,
-            help="a paper's own protocol, of which other options replace parts",
-        )
-        chosen = parser.parse_known_args(argv)[0].preset
-        parser.set_defaults(**presets.get(chosen, {}))
+    """Return the arguments, with --size as two numbers."""
     args = parser.parse_args(argv)
     if args.quick:
         vars(args).update({k: v for k, v in QUICK.items() if k in args})

@@ -4,7 +4,7 @@
     python -m tools.benchmark.model --preset mait_table_5 --device cuda
     OMP_NUM_THREADS=1 python -m tools.benchmark.model --preset maps --csv maps_cpu.csv
 
---set is one of `SETS`, --models any others. A name stands for one of our ImageNet
+--preset is one of `PRESETS`, --models any models. A name stands for one of our ImageNet
 configs (`ivit_t` is `configs/classification/ivit_t_300e_in1k.py`, with its head) or of
 one of timm's models, among which ours begin with `mmattn_`; `timm://` goes before a
 name that is also ours. All take turns in one run
@@ -27,10 +27,9 @@ and device, timed in the same rounds.
 """
 
 import argparse
-import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import timm
@@ -44,32 +43,28 @@ from mmattn.cli.terminal import positive, run_main
 from mmattn.errors import UserError
 from tools.benchmark import measure
 
-SETS = {
-    'tiny': 'ivit_t hmait_t lisanet_s lisanet_hybrid_s pvt_v2_b2 dat_t dat_plus_plus_t '
-    'timm://pvt_v2_b2 swin_tiny_patch4_window7_224 convnext_tiny caformer_s18 resnet50',
-    # Table 5 of MaiT's paper.
-    'mait': 'hmait_t hmait_s mait_xs mait_s swin_tiny_patch4_window7_224 '
-    'swin_small_patch4_window7_224',
-    # As a detector has them.
-    'maps': 'mmattn_ivit_tiny mmattn_hmait_tiny mmattn_lisanet_small '
-    'mmattn_lisanet_hybrid_small mmattn_pvt_v2_b2 mmattn_pvt_small mmattn_dat_tiny '
-    'mmattn_dat_plus_plus_tiny resnet50 convnext_tiny swin_tiny_patch4_window7_224 '
-    'caformer_s18',
-    # What a machine without OpenMMLab's packages builds.
-    'gpu': 'mmattn_ivit_tiny mmattn_hmait_tiny mmattn_lisanet_small '
-    'mmattn_dat_plus_plus_tiny mmattn_pvt_v2_b2 swin_tiny_patch4_window7_224 '
-    'convnext_tiny timm://pvt_v2_b2 caformer_s18 resnet50',
-}
+MODELS = (
+    'ivit_t hmait_t lisanet_s lisanet_hybrid_s pvt_v2_b2 dat_t dat_plus_plus_t '
+    'timm://pvt_v2_b2 swin_tiny_patch4_window7_224 convnext_tiny caformer_s18 resnet50'
+)
 PRESETS = {
     # An image of 800 x 1333 as detectors pad it.
     'maps': dict(
-        set='maps', maps=True, size=[800, 1344], batch=1, rounds=3, clock='cpu'
+        models='mmattn_ivit_tiny mmattn_hmait_tiny mmattn_lisanet_small '
+        'mmattn_lisanet_hybrid_small mmattn_pvt_v2_b2 mmattn_pvt_small mmattn_dat_tiny '
+        'mmattn_dat_plus_plus_tiny resnet50 convnext_tiny swin_tiny_patch4_window7_224 '
+        'caformer_s18',
+        maps=True,
+        size=[800, 1344],
+        batch=1,
+        rounds=3,
+        clock='cpu',
     ),
     # torch.compile, without the page faults of maps that eager layers do not hold.
     'compiled': dict(
         models='mmattn_ivit_tiny mmattn_pvt_v2_b2 mmattn_dat_plus_plus_tiny '
         'mmattn_hmait_tiny mmattn_lisanet_hybrid_small mmattn_lisanet_small '
-        'swin_tiny_patch4_window7_224 convnext_tiny'.split(),
+        'swin_tiny_patch4_window7_224 convnext_tiny',
         maps=True,
         size=[512, 768],
         batch=1,
@@ -78,11 +73,23 @@ PRESETS = {
         clock='user',
         compile='beside',
     ),
+    # What a machine without OpenMMLab's packages builds.
+    'gpu': dict(
+        models='mmattn_ivit_tiny mmattn_hmait_tiny mmattn_lisanet_small '
+        'mmattn_dat_plus_plus_tiny mmattn_pvt_v2_b2 swin_tiny_patch4_window7_224 '
+        'convnext_tiny timm://pvt_v2_b2 caformer_s18 resnet50',
+        memory_format='channels_last',
+        amp_dtype='bfloat16',
+    ),
     # The protocols of papers.
-    'mait_table_5': dict(set='mait', batch=64),
+    'mait_table_5': dict(
+        models='hmait_t hmait_s mait_xs mait_s swin_tiny_patch4_window7_224 '
+        'swin_small_patch4_window7_224',
+        batch=64,
+    ),
     'lisa_table_7': dict(
         models='lisanet_b lisanet_hybrid_b swin_base_patch4_window7_224 convnext_base '
-        'convnext_large'.split(),
+        'convnext_large',
         batch=32,
         baseline='swin_base_patch4_window7_224',
     ),
@@ -148,28 +155,23 @@ class Workload:
         self.images = torch.randn(shape, generator=generator).to(args.device, dtype)
         self.labels = torch.randint(NUM_CLASSES, shape[:1], generator=generator)
         self.labels = self.labels.to(args.device)
-        self.autocast = contextlib.nullcontext
-        if args.amp_dtype is not None:
-            self.autocast = functools.partial(
-                torch.autocast, args.device, dtype=getattr(torch, args.amp_dtype)
-            )
+        amp_dtype = args.amp_dtype and getattr(torch, args.amp_dtype)
+        self.autocast = torch.autocast(
+            args.device, amp_dtype, enabled=amp_dtype is not None
+        )
 
     def prepare(self, which: str, memory_format: str):
         self.model.train(which == 'training step')
         self.model.to(memory_format=FORMATS[memory_format])
         self.images = self.images.contiguous(memory_format=FORMATS[memory_format])
 
-    def run(self, which: str) -> Callable[[], object]:
-        return self.inference if which == 'inference' else self.training_step
-
-    @torch.no_grad()
-    def inference(self):
-        with self.autocast():
-            self.call(self.images)
-
-    def training_step(self):
+    def run(self, which: str):
+        if which == 'inference':
+            with torch.no_grad(), self.autocast:
+                self.call(self.images)
+            return
         self.model.zero_grad(set_to_none=True)
-        with self.autocast():
+        with self.autocast:
             out = self.call(self.images)
             if isinstance(out, list):  # maps
                 loss = sum(each.mean() for each in out)
@@ -182,7 +184,7 @@ def fastest_format(workload: Workload, which: str, args: argparse.Namespace) -> 
     taken = {}
     for name in FORMATS:
         workload.prepare(which, name)
-        calls = {name: workload.run(which)}
+        calls = {name: functools.partial(workload.run, which)}
         taken |= measure.interleave(calls, 1, args.seconds, args.clock)
     return min(taken, key=lambda name: taken[name].median)
 
@@ -205,13 +207,11 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
             workload.prepare(which, formats[name])
         for name, workload in compiled.items():
             workload.prepare(which, formats[name])
-        calls = {name: workload.run(which) for name, workload in workloads.items()}
+        runs = workloads | {(name, 'compiled'): x for name, x in compiled.items()}
+        calls = {name: functools.partial(x.run, which) for name, x in runs.items()}
         dtype = getattr(torch, args.amp_dtype or args.dtype)
         matrices = torch.randn(2, PRODUCT_SIDE, PRODUCT_SIDE, dtype=dtype)
         calls[PRODUCT] = functools.partial(torch.mm, *matrices.to(args.device))
-        calls |= {
-            (name, 'compiled'): each.run(which) for name, each in compiled.items()
-        }
         measure.progress(f'all in turns, {which}')
         times = measure.interleave(calls, args.rounds, args.seconds, args.clock)
         product = PRODUCT_SIDE**3 / times.pop(PRODUCT).median
@@ -239,23 +239,18 @@ def rows(args: argparse.Namespace) -> Iterator[dict]:
             yield row
 
 
-def add_memory_format(parser: argparse.ArgumentParser):
+def main(argv: list[str] | None = None) -> int:
+    parser = measure.make_parser(__doc__, rounds=5, seconds=0.5)
+    parser.add_argument('--models', nargs='+', default=MODELS)
+    parser.add_argument('--baseline', default=BASELINE, help=f'default: {BASELINE}')
+    measure.add_size(parser, [224])
+    parser.add_argument('--batch', type=positive, default=8)
     parser.add_argument(
         '--memory-format',
         default='best',
         choices=['best', *FORMATS],
         help='of every model in PyTorch; by default the faster one of each',
     )
-
-
-def parse_args(argv: list[str] | None) -> argparse.Namespace:
-    parser = measure.make_parser(__doc__, rounds=5, seconds=0.5)
-    parser.add_argument('--set', default='tiny', choices=SETS, help='default: tiny')
-    parser.add_argument('--models', nargs='+', help='instead of a set')
-    parser.add_argument('--baseline', default=BASELINE, help=f'default: {BASELINE}')
-    measure.add_size(parser, [224])
-    parser.add_argument('--batch', type=positive, default=8)
-    add_memory_format(parser)
     parser.add_argument(
         '--maps', action='store_true', help='of all stages, in place of classes'
     )
@@ -270,15 +265,18 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument('--dtype', default='float32', choices=measure.DTYPES)
     parser.add_argument('--amp-dtype', choices=measure.DTYPES[1:])
-    args = measure.parse(parser, argv, PRESETS)
-    args.models = args.models or SETS[args.set].split()
+    parser.add_argument(
+        '--preset',
+        choices=PRESETS,
+        help="such as a paper's own protocol, of which other options replace parts",
+    )
+    chosen = parser.parse_known_args(argv)[0].preset
+    parser.set_defaults(**PRESETS.get(chosen, {}))
+    args = measure.parse(parser, argv)
+    if isinstance(args.models, str):
+        args.models = args.models.split()
     if args.quick:
         args.size, args.batch = (QUICK_SIZE, QUICK_SIZE), 1
-    return args
-
-
-def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
     torch.backends.cudnn.benchmark = args.device == 'cuda'
     measure.report(
         rows(args),

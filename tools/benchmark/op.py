@@ -5,9 +5,10 @@
 
 `operators/` says what is timed, at which shapes and beside what. The file of a module
 like those there may take the place of a name. All methods take turns in one run (see
-`measure.py`). A method whose maps would exceed --memory-limit is listed as skipped,
-with what it needs. Results that ought to be equal are compared before they are timed.
-`speedup` is the speed over the baseline's, empty where the baseline was skipped.
+`measure.py`). A method whose maps would exceed 4 GiB, or 0.7 of a GPU's free memory, is
+listed as skipped, with what it needs. Results that ought to be equal are compared
+before they are timed. `speedup` is the speed over the baseline's, empty where the
+baseline was skipped.
 'compiled definition' is what torch.compile makes of the definition. It and
 FlexAttention need a C++ compiler on the CPU, and are left out without one.
 
@@ -38,22 +39,21 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmattn.analysis.flop_rules import SAMPLINGS, TRANSFORMS
 from mmattn.cli.terminal import positive, run_main
-from mmattn.errors import UserError
 from tools.benchmark import graphs, measure
 from tools.benchmark.operators import (
     OPERATORS,
     PASSES,
     Case,
-    Side,
+    Grid,
     by_pass,
-    grid_of,
     load,
 )
 from tools.benchmark.tolerances import assert_close
 
 GIB = 2**30
-FREE_SHARE = 0.7  # of a GPU's free memory that a method's maps may take
-QUICK_SIDES = [5, 8]
+# What the maps of a method may take on a CPU, and of a GPU's free memory.
+CPU_LIMIT, FREE_SHARE = 4 * GIB, 0.7
+QUICK_SIDES = '5 8'
 DEFINITION = '(definition)'
 
 
@@ -172,23 +172,18 @@ def on_device(
     return columns
 
 
-def memory_limit(args: argparse.Namespace) -> float:
-    """Return the bytes that a method may need."""
-    if args.memory_limit is None and args.device == 'cuda':
-        return FREE_SHARE * torch.cuda.mem_get_info()[0]
-    return (4 if args.memory_limit is None else args.memory_limit) * GIB
-
-
 def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
     dtype = getattr(torch, args.dtype)
     rates = graphs.rates_of(dtype) if args.device == 'cuda' else None
-    for side, batch in zip(args.sides, cycle(args.batch), strict=False):
-        height, width = grid_of(side)
-        problem = (side, batch, args.device, dtype)
+    for grid, batch in zip(args.sides, cycle(args.batch), strict=False):
+        height, width = grid
+        problem = (grid, batch, args.device, dtype)
         for which in PASSES:
             torch.compiler.reset()  # there is a limit to the shapes of a function
             cases = cases_of(operator, which, problem, args.compiled)
-            limit = memory_limit(args)
+            limit = CPU_LIMIT
+            if args.device == 'cuda':
+                limit = FREE_SHARE * torch.cuda.mem_get_info()[0]
             run = [case for case in cases if case.map_bytes(which) <= limit]
             measure.progress(f'{args.operator}, {height} x {width}, {which}')
             notes = check(run, which, dtype)
@@ -214,15 +209,15 @@ def rows(operator: ModuleType, args: argparse.Namespace) -> Iterator[dict]:
                 yield row | {'note': note}
 
 
-def parse_side(text: str) -> Side:
-    """Parse a grid: '14', or '200x334' for a height and a width."""
+def parse_side(text: str) -> Grid:
+    """Parse a map: '14' has 14 x 14 tokens, '200x334' has a height and a width."""
     sides = tuple(map(int, text.split('x')))
     if len(sides) > 2 or min(sides) < 1:
-        raise UserError(text)
-    return sides[0] if len(sides) == 1 else sides
+        raise ValueError(text)
+    return sides[0], sides[-1]
 
 
-def parse_args(argv: list[str] | None) -> argparse.Namespace:
+def main(argv: list[str] | None = None) -> int:
     parser = measure.make_parser(__doc__, rounds=5, seconds=0.2)
     parser.add_argument(
         'operator',
@@ -250,44 +245,26 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         nargs='+',
         type=parse_side,
         metavar='SIDE',
-        help='of the maps, one number each or, where an operator takes that, HxW; the '
-        "operator's if none",
-    )
-    parser.add_argument(
-        '--memory-limit',
-        type=float,
-        metavar='GIB',
-        help='skip what would need more (default: 4; on a GPU 0.7 of what is free)',
+        help="of the maps, one number each or HxW (default: the operator's)",
     )
     args = measure.parse(parser, argv)
-    try:
-        operator = load(args.operator)
-    except ValueError as error:
-        parser.error(f'operator: {error}')
-    args.operator, args.module = Path(args.operator).stem, operator
-    if args.sides is None:
-        args.sides = QUICK_SIDES if args.quick else operator.SIDES
-    oblong = [side for side in args.sides if isinstance(side, tuple)]
-    if oblong and not getattr(operator, 'RECTANGLES', False):
-        parser.error(f'--sides: {args.operator} runs on square maps, got {oblong}')
+    operator = load(args.operator)
+    args.operator = Path(args.operator).stem
+    sides = QUICK_SIDES if args.quick else operator.SIDES
+    args.sides = args.sides or [parse_side(side) for side in sides.split()]
     if len(args.batch) not in (1, len(args.sides)):
         parser.error(f'--batch: {len(args.sides)} sides, got {args.batch}')
-    return args
-
-
-def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
     # Compiling takes longer than a quick run.
     with torch.compiler.set_stance('force_eager' if args.quick else 'default'):
         measure.report(
-            rows(args.module, args),
+            rows(operator, args),
             args,
             title=args.operator,
             operator=args.operator,
             batch='/'.join(map(str, args.batch)),
             dtype=args.dtype,
             clock=args.clock,
-            baseline=args.module.BASELINE,
+            baseline=operator.BASELINE,
         )
     return 0
 

@@ -38,6 +38,7 @@ PEERS = [
     'mmdet::mask_rcnn/mask-rcnn_r50_fpn_1x_coco.py',
     str(measure.ROOT / 'configs/mask_rcnn/hmait_t_3x_coco.py'),
 ]
+BASELINE = Path(PEERS[0]).stem
 PHASES = ('data', 'forward', 'backward', 'optimizer')
 NUM_IMAGES = 12
 QUICK_SIZE = 64
@@ -109,20 +110,19 @@ class Training:
 
 def rows(args: argparse.Namespace, cfgs: dict[str, Config]) -> Iterator[dict]:
     trainings = {name: Training(cfg, args.device) for name, cfg in cfgs.items()}
-    names = list(trainings)
-    for name in names:
+    for name, training in trainings.items():
         measure.progress(f'{name}, first step')
-        trainings[name].step()
-    taken = {name: [] for name in names}
-    for i in measure.in_turns(len(names), args.rounds):
-        set_random_seed(len(taken[names[i]]))
-        taken[names[i]].append(trainings[names[i]].step())
-        total = sum(taken[names[i]][-1])
-        measure.progress(f'{names[i]}, step {len(taken[names[i]])}: {total:.2f} s')
+        training.step()
+    taken = {name: [] for name in trainings}
+    for name in measure.in_turns(trainings, args.rounds):
+        steps = taken[name]
+        set_random_seed(len(steps))
+        steps.append(trainings[name].step())
+        measure.progress(f'{name}, step {len(steps)}: {sum(steps[-1]):.2f} s')
     # The phases of the median step, which add up to its length.
     median = (args.rounds - 1) // 2
-    typical = {name: sorted(taken[name], key=sum)[median] for name in names}
-    baseline = sum(typical[names[1]])
+    typical = {name: sorted(steps, key=sum)[median] for name, steps in taken.items()}
+    baseline = sum(typical[BASELINE])
     for name, training in trainings.items():
         step = sum(typical[name])
         spread = measure.Timing([sum(phases) for phases in taken[name]]).spread
@@ -142,18 +142,13 @@ def rows(args: argparse.Namespace, cfgs: dict[str, Config]) -> Iterator[dict]:
         }
 
 
-def parse_args(argv: list[str] | None) -> argparse.Namespace:
-    parser = measure.make_parser(__doc__, rounds=5, seconds=None)
+def main(argv: list[str] | None = None) -> int:
+    parser = measure.make_parser(__doc__, rounds=5)
     measure.add_size(parser, [640])
     parser.add_argument('--batch', type=positive, default=2)
     args = measure.parse(parser, argv)
     if args.quick:
         args.size, args.batch = (QUICK_SIZE, QUICK_SIZE), 1
-    return args
-
-
-def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         make_coco(Path(folder, 'coco'), num_images=NUM_IMAGES)
         cfg = amended(Config.fromfile(CONFIG), folder, args.size, args.batch)
@@ -161,17 +156,16 @@ def main(argv: list[str] | None = None) -> int:
         cfgs = {CONFIG.stem: cfg}
         for peer in PEERS:
             cfgs[Path(peer).stem] = with_backbone_of(peer, cfg)
-        measured = list(rows(args, cfgs))
-    measure.report(
-        measured,
-        args,
-        'mmdet',
-        title='Training steps',
-        size=measure.size_text(args.size),
-        batch=args.batch,
-        dtype='float32',
-        baseline=measured[1]['config'],
-    )
+        measure.report(
+            rows(args, cfgs),
+            args,
+            'mmdet',
+            title='Training steps',
+            size=measure.size_text(args.size),
+            batch=args.batch,
+            dtype='float32',
+            baseline=BASELINE,
+        )
     return 0
 
 

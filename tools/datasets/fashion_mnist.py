@@ -18,9 +18,9 @@ import numpy as np
 
 from mmattn.cli.terminal import run_main
 
-from .package_data import DebianPackage, main_of, read_deb
+from .package_data import Package, main_of, read_deb
 
-PACKAGE = DebianPackage(
+PACKAGE = Package(
     name='dataset-fashion-mnist',
     version='0.0~git20200523.55506a9-1',
     filename='dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb',

@@ -32,14 +32,16 @@ AR_MAGIC, AR_HEADER = b'!<arch>\n', 60
 
 @dataclass(frozen=True)
 class Package:
-    """A pinned wheel.
+    """A pinned wheel, or a package of Debian, which is read without Debian's programs.
 
     Args:
-        name: distribution name on the index.
+        name: distribution name on the index, or the source package, whose folder in
+            Debian's pool has the file.
         version: exact version.
-        filename: name of the wheel file.
-        sha256: hex digest of the wheel file.
+        filename: name of the file.
+        sha256: hex digest of the file.
         license: what the package and the data in it are published under.
+        md5: hex digest in Debian's index, empty for a wheel.
     """
 
     name: str
@@ -47,30 +49,11 @@ class Package:
     filename: str
     sha256: str
     license: str
+    md5: str = ''
 
     @property
     def pin(self) -> str:
         return f'{self.name}=={self.version}'
-
-    def download(self, folder: str) -> None:
-        """Download the file into a folder, or raise a `RuntimeError`."""
-        _pip_download(self, folder)
-
-
-@dataclass(frozen=True)
-class DebianPackage(Package):
-    """A pinned package of Debian, which is read without Debian's own programs.
-
-    Args:
-        name: source package, whose folder in Debian's pool has the file.
-        md5: hex digest of the file, as in Debian's index.
-    """
-
-    md5: str
-
-    def download(self, folder: str) -> None:
-        url = f'{DEBIAN}/{self.name[0]}/{self.name}/{self.filename}'
-        download(url, Path(folder, self.filename), self.md5)
 
 
 def fetch(package: Package, cache: Path) -> Path:
@@ -87,8 +70,12 @@ def fetch(package: Package, cache: Path) -> Path:
         return wheel
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix='.fetch-', dir=cache) as folder:
-        package.download(folder)
         fresh = Path(folder, package.filename)
+        if package.md5:
+            url = f'{DEBIAN}/{package.name[0]}/{package.name}/{package.filename}'
+            download(url, fresh, package.md5)
+        else:
+            _pip_download(package, folder)
         digest = file_digest(fresh)
         if digest != package.sha256:
             raise UserError(
@@ -146,19 +133,6 @@ def write_image(path: Path, image: np.ndarray) -> None:
         raise OSError(f'could not write {path}')
 
 
-def make_parser(description: str, out: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description.split('\n')[0])
-    parser.add_argument('--out', type=Path, default=out, help='default %(default)s')
-    parser.add_argument(
-        '--cache',
-        type=Path,
-        default='data/.cache',
-        help='folder of downloaded packages, default %(default)s',
-    )
-    parser.add_argument('--force', action='store_true', help='rebuild the data set')
-    return parser
-
-
 def main_of(
     description: str,
     name: str,
@@ -174,7 +148,17 @@ def main_of(
     """
 
     def main(argv: list[str] | None = None) -> None:
-        parser = make_parser(description, f'data/{name}')
+        parser = argparse.ArgumentParser(description=description.split('\n')[0])
+        parser.add_argument(
+            '--out', type=Path, default=f'data/{name}', help='default %(default)s'
+        )
+        parser.add_argument(
+            '--cache',
+            type=Path,
+            default='data/.cache',
+            help='folder of downloaded packages, default %(default)s',
+        )
+        parser.add_argument('--force', action='store_true', help='rebuild the data set')
         if baseline is not None:
             parser.add_argument(
                 '--baseline',
@@ -189,8 +173,8 @@ def main_of(
         def write(folder: Path) -> dict:
             return convert([fetch(package, args.cache) for package in packages], folder)
 
-        origin = {'packages': [asdict(package) for package in packages]}
-        build(write, args.out, origin, force=args.force)
+        facts = [{k: v for k, v in asdict(x).items() if v} for x in packages]
+        build(write, args.out, {'packages': facts}, force=args.force)
         if getattr(args, 'baseline', None) is not None:
             command = f'tools/datasets/{name}.py --baseline {args.baseline}'.strip()
             metrics = {k: round(v, 2) for k, v in baseline(args.out).items()}

@@ -4,14 +4,15 @@
     python -m tools.datasets.toy ade20k --out data/ade
     python -m tools.datasets.toy imagenet --out data/imagenet
 
-The images show drawn shapes, come in different and odd sizes, and depend only on the
-seed. Every config written for the real data set runs on them unchanged, which is what
+The images show drawn shapes, come in different and odd sizes, and are the same each
+time. Every config written for the real data set runs on them unchanged, which is what
 they are for: to see that a config trains, evaluates and writes its results. No number
 measured on them means anything.
 """
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -20,26 +21,10 @@ from pycocotools import mask as coco_mask
 
 from mmattn.cli.terminal import positive, run_main
 from mmattn.data.folders import build
+from mmattn.weights.layouts.coco_classes import CATEGORY_IDS
 
 from .package_data import write_image
 
-# The categories of COCO 2017 in order of id. Ids run from 1 and skip COCO_UNUSED.
-COCO_NAMES = {
-    'person': 'person',
-    'vehicle': 'bicycle car motorcycle airplane bus train truck boat',
-    'outdoor': 'traffic_light fire_hydrant stop_sign parking_meter bench',
-    'animal': 'bird cat dog horse sheep cow elephant bear zebra giraffe',
-    'accessory': 'backpack umbrella handbag tie suitcase',
-    'sports': 'frisbee skis snowboard sports_ball kite baseball_bat baseball_glove '
-    'skateboard surfboard tennis_racket',
-    'kitchen': 'bottle wine_glass cup fork knife spoon bowl',
-    'food': 'banana apple sandwich orange broccoli carrot hot_dog pizza donut cake',
-    'furniture': 'chair couch potted_plant bed dining_table toilet',
-    'electronic': 'tv laptop mouse remote keyboard cell_phone',
-    'appliance': 'microwave oven toaster sink refrigerator',
-    'indoor': 'book clock vase scissors teddy_bear hair_drier toothbrush',
-}
-COCO_UNUSED = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 # Some ImageNet synsets and their labels among the 1000, the first and last included.
 SYNSETS = {'n01440764': 0, 'n01443537': 1, 'n02123045': 281, 'n15075141': 999}
 ADE_CLASSES = 150
@@ -77,12 +62,11 @@ def paint(canvas: np.ndarray, polygon: np.ndarray, value) -> None:
 
 
 def coco_categories() -> list[dict]:
-    ids = (i for i in range(1, 91) if i not in COCO_UNUSED)
-    return [
-        {'supercategory': group, 'id': next(ids), 'name': name.replace('_', ' ')}
-        for group, names in COCO_NAMES.items()
-        for name in names.split()
-    ]
+    """Return the 80 categories of COCO 2017, without the groups that they are in."""
+    from mmdet.datasets import CocoDataset
+
+    names = zip(CATEGORY_IDS, CocoDataset.METAINFO['classes'], strict=True)
+    return [{'supercategory': '', 'id': id, 'name': name} for id, name in names]
 
 
 def polygon_annotation(polygon: np.ndarray, width: int, height: int) -> dict:
@@ -128,20 +112,19 @@ def draw_coco(
     return image, drawn
 
 
-def make_coco(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
+def make_coco(out_dir: Path, num_images: int = 4) -> dict:
     """Write `{train,val}2017/` and `annotations/instances_{train,val}2017.json`.
 
     Args:
         out_dir: what a config calls `data_root`, `data/coco`.
         num_images: images of each split. The first has a crowd and a tiny object, the
             third no annotation, the fourth is itself tiny.
-        seed: of the drawing.
     """
     counts = {}
     categories = coco_categories()
     (out_dir / 'annotations').mkdir(parents=True, exist_ok=True)
     for offset, split in enumerate(('train2017', 'val2017')):
-        rng = np.random.default_rng([seed, offset])
+        rng = np.random.default_rng([0, offset])
         (out_dir / split).mkdir(exist_ok=True)
         images, annotations = [], []
         for index in range(num_images):
@@ -171,12 +154,12 @@ def make_coco(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
     return counts
 
 
-def make_ade20k(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
+def make_ade20k(out_dir: Path, num_images: int = 4) -> dict:
     """Write `ADEChallengeData2016/{images,annotations}/{training,validation}/`."""
     root = out_dir / 'ADEChallengeData2016'
     splits = {'training': 'ADE_train', 'validation': 'ADE_val'}
     for offset, (split, prefix) in enumerate(splits.items()):
-        rng = np.random.default_rng([seed, offset])
+        rng = np.random.default_rng([0, offset])
         for kind in ('images', 'annotations'):
             (root / kind / split).mkdir(parents=True, exist_ok=True)
         for index in range(num_images):
@@ -196,7 +179,7 @@ def make_ade20k(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
     return dict.fromkeys(splits, num_images)
 
 
-def make_imagenet(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
+def make_imagenet(out_dir: Path, num_images: int = 4) -> dict:
     """Write `{train,val}/<synset>/*.JPEG` and `meta/{train,val}.txt`.
 
     mmpretrain's `ImageNet` reads `meta/*.txt` where it exists and takes the labels from
@@ -205,7 +188,7 @@ def make_imagenet(out_dir: Path, num_images: int = 4, seed: int = 0) -> dict:
     (out_dir / 'meta').mkdir(parents=True, exist_ok=True)
     stems = {'train': '{}_{}', 'val': 'ILSVRC2012_val_{1:08d}'}
     for offset, (split, stem) in enumerate(stems.items()):
-        rng = np.random.default_rng([seed, offset])
+        rng = np.random.default_rng([0, offset])
         lines = []
         for synset in SYNSETS:
             (out_dir / split / synset).mkdir(parents=True, exist_ok=True)
@@ -229,14 +212,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument('layout', choices=MAKERS)
     parser.add_argument('--out', type=Path, required=True)
     parser.add_argument('--num-images', type=positive, default=4, help='of each split')
-    parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--force', action='store_true', help='rebuild the data set')
     args = parser.parse_args(argv)
-    options = {'images': args.num_images, 'seed': args.seed, 'layout': args.layout}
-
-    def write(folder: Path) -> dict:
-        return MAKERS[args.layout](folder, args.num_images, args.seed)
-
+    options = {'images': args.num_images, 'seed': 0, 'layout': args.layout}
+    write = partial(MAKERS[args.layout], num_images=args.num_images)
     build(write, args.out, options, force=args.force)
 
 

@@ -32,7 +32,7 @@ def replace_between(page: Path, begin: str, end: str, text: str):
     page.write_text(f'{before}{begin}{text}{end}{after}')
 
 
-def filled(text: str, tables: Mapping[str, Callable[[list[str]], str]]) -> str:
+def filled(text: str, tables: Mapping[str, Callable[..., str]]) -> str:
     """Return a page with a table after each mark `<!-- KIND WORDS -->`.
 
     A table that a line `<!-- end of KIND -->` closes is replaced.
@@ -44,7 +44,7 @@ def filled(text: str, tables: Mapping[str, Callable[[list[str]], str]]) -> str:
     def fill(found: re.Match) -> str:
         if found['kind'] not in tables:
             return found.group()
-        table = tables[found['kind']](found['words'].split())
+        table = tables[found['kind']](*found['words'].split())
         return f'{found["begin"]}\n{table}\n{found["end"] or ""}'
 
     return BLOCK.sub(fill, text)

@@ -209,22 +209,22 @@ def by_speed() -> list[str]:
     )
 
 
-def choose(words: list[str]) -> str:
-    """Return the table of docs/choose.md, or as many of its columns as `words` says."""
+def choose(columns: str = '') -> str:
+    """Return the table of docs/choose.md, or its first columns without its origins."""
     table = [['backbone', 'Top-1, paper', *SPEEDS]]
     table[0] += ['memory at 800 x 1333 (MiB)', 'in training', 'parameters (M)']
     table[0] += ['FLOPs at 224 (G)', 'starts from']
     for name in by_speed():
         shown, top1, params, flops, start = facts_of(name)
         speeds = speeds_of(name)
-        if words and len(speeds) < len(SPEEDS):
+        if columns and len(speeds) < len(SPEEDS):
             continue
         line = [shown, f'{top1:.1f}']
         line += [f'{speeds[x]:.2f}' if x in speeds else '–' for x in SPEEDS]
         line += [memory_of(name, which) for which in ('inference', 'training step')]
         table.append([*line, f'{params:.1f}', f'{flops:.2f}', start])
-    if words:
-        return markdown([line[: int(words[0])] for line in table])
+    if columns:
+        return markdown([line[: int(columns)] for line in table])
     sources = '; '.join(f'{name} {source}' for name, _, source in PEERS.values())
     runs = {column: file for column, (file, _) in SPEEDS.items()}
     runs |= dict(zip(('memory', 'bfloat16'), MEMORY, strict=True))
@@ -278,12 +278,12 @@ def spread(rows: Iterable[Mapping]) -> str:
     return text
 
 
-def expected(words: list[str], folder: Path = EVIDENCE) -> str:
+def expected(*files: str, folder: Path = EVIDENCE) -> str:
     """Return what small data sets give after some CPU minutes, by data and recipe.
 
     `python -m projects.evidence.small_data` writes the csv files.
     """
-    rows, found = [row for name in words for row in read_csv(folder / name)], {}
+    rows, found = [row for name in files for row in read_csv(folder / name)], {}
     for row in rows:
         line = found.setdefault(tuple(row[name] for name in PLACE), {})
         line.setdefault(tuple(row[name] for name in NETWORK), []).append(row)

@@ -222,10 +222,10 @@ def table(folder: Path, of: str, path: str) -> str:
     return speed_table(path) if path.suffix == '.csv' else model_table(path, folder)
 
 
-def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
+def tables_for(page: Path) -> dict[str, Callable[..., str]]:
     """Return the functions that make the tables of a page, by kind."""
     folder = page.parent
-    kinds = {
+    return {
         'table': partial(table, folder),  # of a metafile, a folder of runs, a csv file
         'channels': channels,
         'sizes': sizes,
@@ -235,11 +235,9 @@ def tables_for(page: Path) -> dict[str, Callable[[list[str]], str]]:
         'starts': starts,
         'families': partial(families, folder),
         'zoo': partial(zoo, folder),
+        'choose': choose,
+        'expected': expected,
     } | {kind: partial(ratios, kind) for kind in RATIOS}
-    spread = {
-        kind: lambda words, make=make: make(*words) for kind, make in kinds.items()
-    }
-    return spread | {'choose': choose, 'expected': expected}
 
 
 def committed_pages() -> list[Path]:

@@ -1,6 +1,6 @@
 """Read what the papers print, from `papers/*.yml`; `papers/README.md` has the keys."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -53,12 +53,31 @@ def printed_figures(paper: Mapping) -> dict[str, dict[str, str]]:
 
 def paper_rows() -> list[dict]:
     """Return the papers' rows of which ours are counted, with both figures."""
-    return [row for paper in papers() for row in _counted(paper)]
+    found = []
+    for paper in papers():
+        printed = printed_figures(paper)
+        for name, row in paper.get('rows', {}).items():
+            figures = printed[row.get('reading_of', name)]
+            row = dict(row, name=name, source=figures['source'])
+            counts = row.pop('ours', None) or _counts(row['config'], figures)
+            row['config'] = f'configs/{row["config"]}.py'
+            for kind, ours in counts.items():
+                text = figures[kind]
+                row[kind] = dict(paper=float(text), printed=text, ours=ours)
+            found.append(row)
+    return found
 
 
 def omitted_rows() -> list[dict]:
     """Return the papers' rows that have a reason in place of a figure of ours."""
-    return [row for paper in papers() for row in _omitted(paper)]
+    found = []
+    for paper in papers():
+        printed = printed_figures(paper)
+        for group in paper.get('omitted', []):
+            for name in group['rows']:
+                facts = dict(source=printed[name]['source'], omitted=group['reason'])
+                found.append(dict(name=name, **facts))
+    return found
 
 
 def recipes() -> dict[str, dict]:
@@ -94,28 +113,3 @@ def _counts(config: str, printed: Mapping[str, str]) -> dict[str, float]:
     counts = counts_of_ours()[config]
     kinds = [kind for kind in UNITS if printed.get(kind, '?') != '?']
     return {kind: counts[FIELDS[kind]] / UNITS[kind] for kind in kinds}
-
-
-def _number(text: str) -> int | float:
-    return float(text) if '.' in text else int(text)
-
-
-def _counted(paper: Mapping) -> Iterator[dict]:
-    printed = printed_figures(paper)
-    for name, row in paper.get('rows', {}).items():
-        figures = printed[row.get('reading_of', name)]
-        row = dict(row, name=name, source=figures['source'])
-        counts = row.pop('ours', None) or _counts(row['config'], figures)
-        row['config'] = f'configs/{row["config"]}.py'
-        for kind, ours in counts.items():
-            text = figures[kind]
-            row[kind] = dict(paper=_number(text), printed=text, ours=ours)
-        yield row
-
-
-def _omitted(paper: Mapping) -> Iterator[dict]:
-    printed = printed_figures(paper)
-    for group in paper.get('omitted', []):
-        for name in group['rows']:
-            source = printed[name]['source']
-            yield dict(name=name, source=source, omitted=group['reason'])

@@ -1,9 +1,9 @@
 """Describe what `op.py` times: a module for each operator, with its peers.
 
-A module has `cases(side, batch, device, dtype) -> list[Case]`, which returns the cases
-of one problem on a square map. `SIDES` are the sides of a default run, and `BASELINE`
-is the method that the others' `speedup` refers to. With `RECTANGLES` a side may be a
-height and a width.
+A module has `cases(grid, batch, device, dtype) -> list[Case]`, which returns the cases
+of one problem on a map of a height and a width. `SIDES` has the maps of a default run,
+as the option --sides takes them, and `BASELINE` is the method that the others'
+`speedup` refers to.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ from types import ModuleType
 
 from mmattn.errors import UserError
 
-from .case import PASSES, Case, Side, by_pass, grid_of
+from .case import PASSES, Case, Grid, by_pass
 
 OPERATORS = (
     'deformable_attention',
@@ -45,4 +45,4 @@ def load(name: str) -> ModuleType:
     return module
 
 
-__all__ = ['OPERATORS', 'PASSES', 'Case', 'Side', 'by_pass', 'grid_of', 'load']
+__all__ = ['OPERATORS', 'PASSES', 'Case', 'Grid', 'by_pass', 'load']

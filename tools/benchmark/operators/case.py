@@ -1,21 +1,17 @@
 """A case of an operator's benchmark, and what the operators' modules share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from mmattn.ops.common.operator import OPERATORS
+from tools.benchmark.inputs import setup
 
 PASSES = ('forward', 'forward+backward')
 MAPS = 4, 6  # of all pairs held at once, about, in the dtype of the output, by pass
-Side = int | tuple[int, int]
-
-
-def grid_of(side: Side) -> tuple[int, int]:
-    """Return the height and width of a map."""
-    return side if isinstance(side, tuple) else (side, side)
+Grid = tuple[int, int]  # height and width
 
 
 def by_pass(counts: Sequence[int], size: int = 1) -> dict[str, int]:
@@ -84,7 +80,7 @@ class Case:
         return forward if which == 'forward' else forward + 2 * inputs + output
 
 
-def leaves(tensors: Sequence[Tensor]) -> list[Tensor]:
+def leaves(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Return the tensors, which get gradients from now on."""
     return [x.requires_grad_() for x in tensors]
 
@@ -101,29 +97,31 @@ def backends_of(name: str, *tensors: Tensor | None) -> list[str]:
     return [backend for backend in operator.backends if backend not in rejected]
 
 
-def ours(
-    name: str,
-    call: Callable[..., Tensor],
-    tensors: list[Tensor],
-    grad: Tensor,
-    missing: int = 0,
-) -> list[Case]:
+def ours(name: str, **shape) -> list[Case]:
     """Return a case of each backend of an operator, then one of its definition.
 
     Args:
         name: the operator's name.
-        call: takes the tensors and `backend`.
-        missing: number of the operator's last tensors that are None.
+        shape: sizes and settings as `tools.benchmark.inputs.setup` takes them, and
+            dtype and device.
     """
+    attend, tensors = setup(name, **shape)
     definition = f'{name} (definition)'
+    given = leaves(x for x in tensors if x is not None)
+    grad = random_grad(given[0].shape, shape['device'], shape['dtype'])
 
     def on(backend):
-        return lambda *tensors: call(*tensors, backend=backend)
+        def call(*given):
+            left = iter(given)
+            filled = (None if x is None else next(left) for x in tensors)
+            return attend(*filled, backend=backend)
+
+        return call
 
     return [
         *(
-            Case(f'{name} ({each})', on(each), tensors, grad, same_as=definition)
-            for each in backends_of(name, *tensors, *[None] * missing)
+            Case(f'{name} ({each})', on(each), given, grad, same_as=definition)
+            for each in backends_of(name, *tensors)
         ),
-        Case(definition, on('reference'), tensors, grad),
+        Case(definition, on('reference'), given, grad),
     ]

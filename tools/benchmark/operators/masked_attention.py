@@ -12,28 +12,24 @@ Transformers", https://arxiv.org/abs/2207.03006, section 5.4.
 """
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmattn.ops import masked_attention
-from tools.benchmark.inputs import make_masked_inputs
-
 from . import flex
-from .case import Case, Side, grid_of, leaves, ours, random_grad
+from .case import Case, Grid, ours
 from .dense import sdpa
 
-OPERATOR = 'masked_attention'
-SIDES = (14, 28, 56, 112, (200, 334))
-RECTANGLES = True
+SIDES = '14 28 56 112 200x334'
 BASELINE = 'scaled_dot_product_attention'
 HEADS, WIDTH, KERNEL = 3, 32, 3
 CPU_TOKENS = {'full': 112**2, 'soft': 56**2}
 
 
-def unfold_attention(q: Tensor, k: Tensor, v: Tensor, grid: tuple[int, int]) -> Tensor:
+def unfold_attention(q: Tensor, k: Tensor, v: Tensor, grid: Grid) -> Tensor:
     """Compute the hard mask in linear time with nine copies of k and of v.
 
     Weights are relative to e^0, the weight of every token, so the sum of all values
@@ -59,35 +55,37 @@ def unfold_attention(q: Tensor, k: Tensor, v: Tensor, grid: tuple[int, int]) -> 
     return out.permute(0, 3, 1, 2)
 
 
-def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
-    grid = grid_of(side)
+def cases(grid: Grid, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
     N = prod(grid)
-    sizes = dict(grid=grid, num_special=0, B=batch, M=HEADS, D=WIDTH)
-    options = dict(kernel_size=KERNEL, alpha=True, dtype=dtype, device=device)
-    q, k, v, _, alpha = make_masked_inputs(**sizes, **options)
-    qkv, soft = leaves([q, k, v]), leaves([q, k, v, alpha])
-    grad = random_grad(q.shape, device, dtype)
-
-    def call(q, k, v, alpha=None, backend=None):
-        return masked_attention(
-            q, k, v, grid, kernel_size=KERNEL, alpha=alpha, backend=backend
-        )
-
-    def unfold(q, k, v):
-        return unfold_attention(q, k, v, grid)
-
-    *backends, definition = ours(OPERATOR, call, qkv, grad, missing=2)
     full = dict(pairs=batch * HEADS * N**2)
-    definition = replace(definition, holds_maps=True, **full)
-    common = dict(tensors=qkv, grad=grad, same_as=definition.method)
-    by_flex = flex.masked(grid, KERNEL)
-    by_flex = Case(flex.METHOD, by_flex, **common, **flex.options(device), **full)
-    made = [*backends, Case('unfold', unfold, **common)]
-    if device != 'cpu' or N <= CPU_TOKENS['full']:
-        made += [definition, Case(BASELINE, sdpa, qkv, grad, **full), by_flex]
-    if device != 'cpu' or N <= CPU_TOKENS['soft']:
-        for case in (*backends, definition, by_flex):
+
+    def methods(is_soft: bool) -> list[Case]:
+        shape = dict(grid=grid, num_special=0, B=batch, M=HEADS, D=WIDTH)
+        shape |= dict(kernel_size=KERNEL, alpha=is_soft, dtype=dtype, device=device)
+        *backends, definition = ours('masked_attention', **shape)
+        by_flex = replace(
+            definition,
+            method=flex.METHOD,
+            call=flex.masked(grid, KERNEL),
+            same_as=definition.method,
+            **flex.options(device),
+        )
+        definition = replace(definition, holds_maps=True)
+        return [*backends, *(replace(x, **full) for x in (definition, by_flex))]
+
+    def is_run(kind: str) -> bool:
+        return device != 'cpu' or N <= CPU_TOKENS[kind]
+
+    *backends, definition, by_flex = methods(is_soft=False)
+    unfold = partial(unfold_attention, grid=grid)
+    common = dict(tensors=definition.tensors, grad=definition.grad)
+    made = [*backends, Case('unfold', unfold, same_as=definition.method, **common)]
+    if is_run('full'):
+        plain = Case(BASELINE, sdpa, **common, **full)
+        made += [definition, plain, by_flex]
+    if is_run('soft'):
+        for case in methods(is_soft=True):
             same_as = case.same_as and f'{case.same_as}, soft'
-            changes = dict(tensors=soft, same_as=same_as, **full)
-            made.append(replace(case, method=f'{case.method}, soft', **changes))
+            changes = dict(method=f'{case.method}, soft', same_as=same_as, **full)
+            made.append(replace(case, **changes))
     return made

@@ -20,26 +20,21 @@ from torch import Tensor
 from mmattn.compat import IMPLEMENTATION
 from mmattn.ops import fused_ms_deform_attn, ms_deform_attn
 
-from .case import Case, Side, backends_of, grid_of, leaves
+from .case import Case, Grid, backends_of, leaves
 
 OPERATOR = 'ms_deform_attn'
-SIDES = (13, 21), (25, 42), (50, 84), (100, 167)
-RECTANGLES = True
+SIDES = '13x21 25x42 50x84 100x167'
 BASELINE = 'mmcv (PyTorch)'
 DEFINITION = f'{OPERATOR} (definition)'
 HEADS, WIDTH, LEVELS, POINTS = 8, 32, 4, 4
 SPREAD = 2.0  # standard deviation of a point's distance on each axis, in pixels
 
 
-def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
-    return cases_of_queries(side, batch, device, dtype, queries=None)
-
-
-def cases_of_queries(
-    side: Side, batch: int, device: str, dtype: torch.dtype, *, queries: int | None
+def cases(
+    grid: Grid, batch: int, device: str, dtype: torch.dtype, queries: int | None = None
 ) -> list[Case]:
     """Return cases of some queries at random places, or of one at each pixel."""
-    maps = [grid_of(side)]
+    maps = [grid]
     while len(maps) < LEVELS:
         maps.append(tuple(-(-length // 2) for length in maps[-1]))
     generator = torch.Generator().manual_seed(0)

@@ -3,15 +3,11 @@
 Maps, heads, points and methods are the same as in `ms_deform_attn`.
 """
 
-import torch
+from functools import partial
 
-from .case import Case, Side
-from .ms_deform_attn import BASELINE, RECTANGLES, SIDES, cases_of_queries
+from . import ms_deform_attn
+from .ms_deform_attn import BASELINE, SIDES
 
-__all__ = ['BASELINE', 'RECTANGLES', 'SIDES', 'cases']
+__all__ = ['BASELINE', 'SIDES', 'cases']
 
-QUERIES = 300
-
-
-def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
-    return cases_of_queries(side, batch, device, dtype, queries=QUERIES)
+cases = partial(ms_deform_attn.cases, queries=300)

@@ -16,22 +16,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmattn.ops import neighborhood_attention
 from mmattn.ops.neighborhood_attention import windows
-from tools.benchmark.inputs import make_neighborhood_inputs
 
 from . import flex
-from .case import Case, Side, grid_of, leaves, ours, random_grad
+from .case import Case, Grid, ours
 
-OPERATOR = 'neighborhood_attention'
-SIDES = (14, 28, 56, (200, 334))
-RECTANGLES = True
+SIDES = '14 28 56 200x334'
 BASELINE = 'scaled_dot_product_attention'
 HEADS, WIDTH, KERNEL = 2, 32, 7
 CPU_TOKENS = 56**2
 
 
-def dense_bias(rpb: Tensor, grid: tuple[int, int]) -> Tensor:
+def dense_bias(rpb: Tensor, grid: Grid) -> Tensor:
     """Return the biases of all pairs (M, N, N), which are -inf outside the windows."""
     K = (rpb.shape[1] + 1) // 2
     indices = []
@@ -54,18 +50,15 @@ def sdpa_under_mask(q: Tensor, k: Tensor, v: Tensor, rpb: Tensor) -> Tensor:
     return out.transpose(1, 2).reshape(q.shape)
 
 
-def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
-    grid = grid_of(side)
+def cases(grid: Grid, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
     kernel = min(KERNEL, (min(grid) + 1) // 2 * 2 - 1)
-    sizes = dict(grid=grid, B=batch, M=HEADS, D=WIDTH, K=kernel)
-    tensors = leaves(make_neighborhood_inputs(**sizes, dtype=dtype, device=device))
-    q = tensors[0]
-    grad = random_grad(q.shape, device, dtype)
-    *backends, definition = ours(OPERATOR, neighborhood_attention, tensors, grad)
-    made = [*backends, definition]
+    shape = dict(grid=grid, B=batch, M=HEADS, D=WIDTH, K=kernel)
+    made = ours('neighborhood_attention', **shape, dtype=dtype, device=device)
+    definition = made[-1]
     if device != 'cpu' or prod(grid) <= CPU_TOKENS:
         pairs = batch * HEADS * prod(grid) ** 2
-        common = dict(tensors=tensors, grad=grad, same_as=definition.method)
+        common = dict(tensors=definition.tensors, grad=definition.grad)
+        common |= dict(same_as=definition.method)
         by_flex = flex.neighborhood(grid, kernel, device)
         made += [
             Case(flex.METHOD, by_flex, **common, **flex.options(device)),

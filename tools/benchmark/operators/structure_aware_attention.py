@@ -11,41 +11,35 @@ from math import prod
 
 import torch
 
-from mmattn.ops import structure_aware_attention
-from tools.benchmark.inputs import make_structure_aware_inputs
-
-from .case import Case, Side, by_pass, grid_of, leaves, ours, random_grad
+from .case import Case, Grid, by_pass, ours
 from .dense import dense_attention, sdpa
 
-OPERATOR = 'structure_aware_attention'
-SIDES = (7, 14, 28, 56, 84)
-RECTANGLES = True
+SIDES = '7 14 28 56 84'
 BASELINE = 'scaled_dot_product_attention'
 CHANNELS, PATTERNS = 192, 16
 WIDTH = 16  # of a head, in every network of the paper
 
 
-def dft_flops(side: Side, batch: int, channels: int, patterns: int) -> dict[str, int]:
+def dft_flops(grid: Grid, batch: int) -> dict[str, int]:
     """Return the FLOPs of the transforms as products with DFT matrices, by pass.
 
     A half-spectrum takes H complex products along one axis and W real ones along the
     other. The forward has one transform of k and of v and K of the products of each;
     the backward as many, if none were computed twice.
     """
-    H, W = grid_of(side)
+    H, W = grid
     half = W // 2 + 1
-    transforms = batch * channels * (2 + 2 * patterns)
+    transforms = batch * CHANNELS * (2 + 2 * PATTERNS)
     return by_pass((1, 2), 2 * transforms * H * half * (4 * H + 2 * W))
 
 
-def cases(side: Side, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
-    grid, heads = grid_of(side), CHANNELS // WIDTH
-    sizes = dict(grid=grid, B=batch, M=heads, D=WIDTH, K=PATTERNS)
-    inputs = leaves(make_structure_aware_inputs(**sizes, dtype=dtype, device=device))
-    qkv = inputs[:3]
-    grad = random_grad(qkv[0].shape, device, dtype)
-    *backends, definition = ours(OPERATOR, structure_aware_attention, inputs, grad)
-    flops = dft_flops(side, batch, CHANNELS, PATTERNS)
+def cases(grid: Grid, batch: int, device: str, dtype: torch.dtype) -> list[Case]:
+    heads = CHANNELS // WIDTH
+    shape = dict(grid=grid, B=batch, M=heads, D=WIDTH, K=PATTERNS)
+    shape |= dict(dtype=dtype, device=device)
+    *backends, definition = ours('structure_aware_attention', **shape)
+    qkv, grad = definition.tensors[:3], definition.grad
+    flops = dft_flops(grid, batch)
     maps = dict(pairs=batch * heads * prod(grid) ** 2, holds_maps=True)
     return [
         *(replace(case, dft_flops=flops) for case in backends),
