@@ -9,7 +9,6 @@ import argparse
 import json
 import sys
 
-from .environment import report
 from .terminal import command_parser
 
 
@@ -60,6 +59,8 @@ def _operator_lines(operators: list[dict]) -> dict[str, str]:
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
+    from .environment import report
+
     found = report(lambda line: print(line, file=sys.stderr, flush=True))
     print(json.dumps(found, indent=2) if args.json else as_text(found))
     return int(bool(found['problems']))

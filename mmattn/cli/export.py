@@ -11,11 +11,7 @@ import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..export.api import DTYPES, DYNAMIC, export_model
-from ..export.graphs import PARTS
-from ..export.web import URL, check_folder, write_page
-from ..export.writing import FORMATS
-from ..weights.read import trusted_checkpoints
+from ..export.choices import DTYPES, DYNAMIC, FORMATS, ONNXRUNTIME_WEB, PARTS
 from .terminal import (
     add_model,
     add_trust,
@@ -51,7 +47,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         '--onnxruntime-web',
         type=Path,
         metavar='TGZ',
-        help=f'the file {Path(URL).name}; default: download it from npm',
+        help=f'the file {ONNXRUNTIME_WEB}; default: download it from npm',
     )
     parser.add_argument(
         '--format', choices=list(FORMATS), help='default: the suffix of --out'
@@ -142,6 +138,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
     if not args.web:
         return export(args, args.out)
+    from ..export.web import check_folder, write_page
+
     check_folder(args.out, args.force)
     with TemporaryDirectory() as folder:
         file = Path(folder, 'model.onnx')
@@ -159,6 +157,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def export(args: argparse.Namespace, out: Path) -> int:
     """Write the file that the arguments describe, and say what is in it."""
+    from ..export.api import export_model
+    from ..weights.read import trusted_checkpoints
+
     with trusted_checkpoints(args.trust_checkpoint):
         metadata = export_model(
             config_of(args),

@@ -16,16 +16,17 @@ channel of each point: four pixels and a weight.
 """
 
 import argparse
-from collections.abc import Mapping
-
-from mmengine.config import Config
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from mmattn.errors import UserError
 
-from ..analysis import Complexity, count
 from .terminal import add_config, add_shape, command_parser, config_of, print_table
+
+if TYPE_CHECKING:  # --help need not wait for these
+    from mmengine.config import Config
+    from rich.table import Table
+
+    from ..analysis import Complexity
 
 CONVENTION = (
     'FLOPs are multiply-accumulates of convolutions, linear layers and matrix products.'
@@ -63,7 +64,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def image_shape(shape: list[int] | None, cfg: Config) -> tuple[int, int]:
+def image_shape(shape: list[int] | None, cfg: 'Config') -> tuple[int, int]:
     """Return the height and width to count at."""
     if shape is not None:
         return shape[0], shape[-1]
@@ -77,7 +78,7 @@ def image_shape(shape: list[int] | None, cfg: Config) -> tuple[int, int]:
     return own or DEFAULT_SHAPES[scope]
 
 
-def classified_shape(cfg: Config) -> tuple[int, int] | None:
+def classified_shape(cfg: 'Config') -> tuple[int, int] | None:
     """Return the size of the images that a classifier is tested on, or None."""
     size = _entry(cfg, 'model.backbone.img_size')
     for step in _entry(cfg, 'test_dataloader.dataset.pipeline') or ():
@@ -87,8 +88,10 @@ def classified_shape(cfg: Config) -> tuple[int, int] | None:
     return (size, size) if isinstance(size, int) else size and tuple(size)
 
 
-def tree(model: Complexity, depth: int) -> Table:
+def tree(model: 'Complexity', depth: int) -> 'Table':
     """Build the table of modules, with a column for each convention that differs."""
+    from rich.table import Table
+
     conventions = ['without transforms'] if model.transforms else []
     conventions += ['dense'] if model.outside_masks else []
     titles = [f'{convention} (G)' for convention in conventions]
@@ -109,14 +112,18 @@ def tree(model: Complexity, depth: int) -> Table:
     return table
 
 
-def _entry(cfg: Config, key: str):
+def _entry(cfg: 'Config', key: str):
     for name in key.split('.'):
-        cfg = cfg.get(name) if isinstance(cfg, Mapping | Config) else None
+        cfg = cfg.get(name) if hasattr(cfg, 'get') else None
     return cfg
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
+    from rich.console import Console
+
+    from ..analysis import count
+
     cfg = config_of(args)
     shape = image_shape(args.shape, cfg)
     model = count(cfg, shape, device=args.device)

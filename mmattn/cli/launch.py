@@ -3,16 +3,15 @@
 import argparse
 import os
 from pathlib import Path
-
-from mmengine.config import Config, ConfigDict
-from mmengine.registry import RUNNERS
-from mmengine.runner import Runner as MMEngineRunner
+from typing import TYPE_CHECKING
 
 from mmattn.errors import UserError
 
-from ..engine import Runner
-from ..engine.distributed import join_processes
 from .terminal import add_config, add_model, add_trust, config_of
+
+if TYPE_CHECKING:  # --help need not wait for these
+    from mmengine.config import Config, ConfigDict
+    from mmengine.runner import Runner as MMEngineRunner
 
 OUR_RUNNER = 'mmattn.Runner'
 RUNNER_FLAGS = ('trust_checkpoint', 'allow_partial_load')
@@ -50,7 +49,7 @@ def make_parser(
     return parser
 
 
-def load_config(args: argparse.Namespace, *, dataloader: str) -> Config:
+def load_config(args: argparse.Namespace, *, dataloader: str) -> 'Config':
     """Return the config with the shared arguments applied.
 
     The argument sets the work dir, else the config, else it is `work_dirs/<config>`.
@@ -75,6 +74,8 @@ def load_config(args: argparse.Namespace, *, dataloader: str) -> Config:
         if cfg.get(name) is not None:
             cfg[name] = amended_dataloader(cfg[name], cfg.get('default_scope'), args)
     if args.launcher == 'pytorch':
+        from ..engine.distributed import join_processes
+
         chosen = (args.cfg_options or {}).get('env_cfg.dist_cfg.backend')
         join_processes(cfg, chosen)
     for flag in RUNNER_FLAGS:
@@ -89,8 +90,8 @@ def load_config(args: argparse.Namespace, *, dataloader: str) -> Config:
 
 
 def amended_dataloader(
-    loader: ConfigDict, scope: str | None, args: argparse.Namespace
-) -> ConfigDict:
+    loader: 'ConfigDict', scope: str | None, args: argparse.Namespace
+) -> 'ConfigDict':
     """Return a dataloader's config with its package's defaults and the arguments.
 
     mmpretrain's own tools add these defaults to its configs, which rely on them.
@@ -106,9 +107,13 @@ def amended_dataloader(
         overrides['pin_memory'] = False
     if args.no_persistent_workers:
         overrides['persistent_workers'] = False
-    return ConfigDict(defaults | dict(loader) | overrides)
+    return type(loader)(defaults | dict(loader) | overrides)
 
 
-def build_runner(cfg: Config) -> MMEngineRunner:
+def build_runner(cfg: 'Config') -> 'MMEngineRunner':
+    from mmengine.registry import RUNNERS
+
+    from ..engine import Runner
+
     build = RUNNERS.build if 'runner_type' in cfg else Runner.from_cfg
     return build(cfg)

@@ -1,6 +1,7 @@
 """The console command `mmattn`: each command is the `main` of a module.
 
-Only the module of the command that runs is imported, so `mmattn --help` is fast.
+Only the module of the command that runs is imported, and it imports PyTorch and the mm
+packages after its arguments are read, so help and errors about options are fast.
 """
 
 import argparse

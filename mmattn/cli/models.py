@@ -3,13 +3,16 @@
 import argparse
 import sys
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from ..apis.model_index import list_models, models_table
-from ..data.archs import Arch, archs
 from ..errors import UserError
+
+if TYPE_CHECKING:
+    from ..data.archs import Arch
 
 WIDTH = 160  # of a table in a file
 
@@ -31,6 +34,8 @@ def main(argv: list[str] | None = None):
     args = parser.parse_args(argv)
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     if args.backbones:
+        from ..data.archs import archs
+
         chosen = (a for a in archs() if (args.search or '') in a.name)
         console.print(backbones_table(chosen))
         return
@@ -43,7 +48,7 @@ def main(argv: list[str] | None = None):
     console.print(models_table(found))
 
 
-def backbones_table(found: Iterable[Arch]) -> Table:
+def backbones_table(found: 'Iterable[Arch]') -> Table:
     """Return a table of backbones and their starts."""
     table = Table(box=None, pad_edge=False, header_style='bold')
     for title in ('backbone', 'parameters', 'starts from', 'license of the weights'):

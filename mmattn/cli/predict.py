@@ -9,8 +9,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..apis.predictor import Predictor
-from ..apis.writing import write_predictions
 from ..results import SCORE
 from .terminal import add_cfg_options, add_trust, command_parser, positive, share
 
@@ -90,6 +88,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None):
     args = parse_args(argv)
+    from ..apis.predictor import Predictor
+    from ..apis.writing import write_predictions
+
     predictor = Predictor(
         args.model,
         args.weights,

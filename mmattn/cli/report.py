@@ -13,192 +13,13 @@ predictions before the first checkpoint.
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
-
-from matplotlib.figure import Figure
-from mmengine.registry import init_default_scope
-from tqdm import tqdm
 
 from mmattn.errors import UserError
 
-from ..analysis.diagnosis import Finding, diagnose
-from ..analysis.samples import Sample, Validation, spaced
-from ..analysis.training_logs import last_log, summarize, work_dir_of
-from ..apis.find import read_run, run_checkpoint
 from ..files.config_files import merge_options
-from ..images.draw import label_log, save_panels, styled
-from ..results import SCORE, Detections
-from ..results.panels import panel
-from .evaluation_results import CONFUSION, CURVES, RESULTS
+from ..results import SCORE
 from .terminal import add_cfg_options, command_parser, config_file, config_of, positive
-
-RANGE = 100  # times, by which the learning rate of a range test rises at least
-MANY_TIMES = 5  # of the smallest loss, which call for a logarithmic axis
-LOWEST_TOP = 0.1  # of an axis of metrics
-METRICS = {
-    'mmdet': ('coco/bbox_mAP', 'coco/segm_mAP'),
-    'mmpretrain': ('accuracy/top1',),
-    'mmseg': ('mIoU', 'aAcc'),
-}
-
-
-@styled
-def draw_curves(records: list[dict], metrics: tuple[str, ...], out_file: Path):
-    """Plot the loss and the metrics of a run over its iterations.
-
-    Axes begin at 0. The axis of a loss whose largest value is many times its
-    smallest is logarithmic. Metrics of objects that the data lack are left out.
-    """
-    figure = Figure((7, 4))
-    loss_axis = figure.subplots()
-    loss_axis.set(xlabel='iteration', ylabel='training loss')
-    losses = [(r['step'], r['loss']) for r in records if 'loss' in r]
-    if losses:
-        loss_axis.plot(
-            *zip(*losses, strict=True),
-            color='0.5',
-            marker='o' if len(losses) == 1 else None,
-            label=f'training loss{_only(losses)}',
-        )
-        values = [loss for _, loss in losses]
-        if 0 < MANY_TIMES * min(values) < max(values):
-            loss_axis.set_yscale('log')
-            label_log(loss_axis.yaxis)
-        else:
-            loss_axis.set_ylim(bottom=min(0, *values), top=None)
-    metric_axis = loss_axis.twinx()
-    metric_axis.set(ylabel='validation metric')
-    highest = LOWEST_TOP
-    for metric in metrics:
-        points = [(r['step'], r[metric]) for r in records if r.get(metric, -1) != -1]
-        if points:
-            label = f'{metric.split("/")[-1]}, last {points[-1][1]:.3g}{_only(points)}'
-            metric_axis.plot(*zip(*points, strict=True), marker='o', label=label)
-        highest = max([highest, *(value for _, value in points)])
-    metric_axis.set_ylim(bottom=0, top=1.05 * highest)
-    loss_axis.set_xlim(left=0)
-    figure.legend(loc='outside upper center', ncols=3)
-    figure.savefig(out_file)
-
-
-@styled
-def draw_rates(records: list[dict], out_file: Path) -> bool:
-    """Plot the loss over the learning rate, and return whether it is a range test.
-
-    In a range test the learning rate rises from the first record to the last, at least
-    100 times.
-    """
-    points = [(r['lr'], r['loss']) for r in records if 'lr' in r and 'loss' in r]
-    rates = [rate for rate, _ in points]
-    if not rates or sorted(rates) != rates or not 0 < RANGE * rates[0] <= rates[-1]:
-        return False
-    figure = Figure((7, 4))
-    axis = figure.subplots()
-    axis.plot(*zip(*points, strict=True), color='0.3')
-    axis.set(xscale='log', xlabel='learning rate', ylabel='training loss')
-    figure.savefig(out_file)
-    return True
-
-
-def _only(points: list) -> str:
-    return ', one value' if len(points) == 1 else ''
-
-
-def draw_samples(
-    run: Validation, indices: Sequence[int], score_thr: float, out_file: Path
-):
-    """Draw validation images, each with ground truth and prediction."""
-    rows = []
-    for index in indices:
-        image, _, truth, found = run.predict(index)
-        rows.append([(image, ()), panel(truth, image), panel(found, image, score_thr)])
-    least = f', score >= {score_thr:g}' if isinstance(found, Detections) else ''
-    save_panels(rows, ('image', 'ground truth', f'prediction{least}'), out_file)
-
-
-def draw_worst(
-    run: Validation, samples: Sequence[Sample], count: int, score_thr: float, out: Path
-) -> list[list[str]]:
-    """Draw the worst images, the worst first, and return a row of a table for each."""
-    worst = sorted(samples, key=Sample.badness, reverse=True)[:count]
-    draw_samples(run, [sample.index for sample in worst], score_thr, out)
-    return [[sample.path, sample.described()] for sample in worst]
-
-
-def markdown_table(rows: list[list], header: list[str]) -> list[str]:
-    """Return the lines of a table; numbers have three digits.
-
-    None, and -1, which COCO's metrics give without such objects, become `none`.
-    """
-
-    def cell(value) -> str:
-        if value is None or value == -1:
-            return 'none'
-        return f'{value:.3f}' if isinstance(value, float) else str(value)
-
-    lines = [header, ['---'] * len(header), *rows]
-    return [f'| {" | ".join(map(cell, line))} |' for line in lines] + ['']
-
-
-def write_report(
-    work_dir: Path,
-    name: str,
-    summary: dict | None,
-    findings: Sequence[Finding] = (),
-    worst: Sequence[list[str]] = (),
-    checkpoint: Path | None = None,
-) -> Path:
-    """Write `report.md` of what is in the work dir.
-
-    Args:
-        summary: what `summarize` returns, None without a log.
-        worst: path and errors of the worst images.
-        checkpoint: that predicted.
-    """
-    lines = [f'# {name}', '']
-    if summary is not None:
-        facts = {key: value for key, value in summary.items() if key != 'metrics'}
-        facts |= summary['metrics']
-        lines += markdown_table(list(map(list, facts.items())), ['training', ''])
-    if findings:
-        lines += ['## Diagnosis', '', *(f'- **{f.cause}**: {f.text}' for f in findings)]
-        lines += ['']
-    lines += _pictures(work_dir, 'curves.png', 'learning_rates.png')
-    results = work_dir / RESULTS
-    if results.is_file():
-        found = json.loads(results.read_text())
-        facts = {k: found[k] for k in found if k not in ('classes', 'confusion')}
-        facts |= facts.pop('metrics')
-        lines += markdown_table(list(map(list, facts.items())), ['test', ''])
-        for kind, classes in found.get('classes', {}).items():
-            items = list(next(iter(classes.values())))
-            rows = [[label, *row.values()] for label, row in classes.items()]
-            lines += markdown_table(rows, [kind, *items])
-        # Pictures of an earlier test would stand beside figures of another.
-        lines += _pictures(work_dir, CURVES) if 'classes' in found else []
-        lines += _pictures(work_dir, CONFUSION) if 'confusion' in found else []
-    else:
-        command = f'mmattn test {work_dir} --per-class --confusion'
-        lines += [f'Not tested yet: `{command}` adds figures of each class.', '']
-    if checkpoint is not None:
-        lines += [f'Predictions of `{checkpoint.name}`:', '']
-        lines += _pictures(work_dir, 'predictions.png')
-    if worst:
-        lines += ['## Worst images', '']
-        lines += markdown_table(worst, ['image', 'errors'])
-        lines += _pictures(work_dir, 'worst.png')
-    report = work_dir / 'report.md'
-    report.write_text('\n'.join(lines))
-    return report
-
-
-def _pictures(work_dir: Path, *names: str) -> list[str]:
-    return [
-        f'![{Path(name).stem}]({name})\n'
-        for name in names
-        if (work_dir / name).is_file()
-    ]
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -223,6 +44,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     try:
         if Path(args.run).is_dir():
+            from ..apis.find import read_run
+
             args.cfg = read_run(Path(args.run))
             args.config = args.cfg.filename
             merge_options(args.cfg, args.cfg_options)
@@ -235,6 +58,15 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None):
     args = parse_args(argv)
+    from mmengine.registry import init_default_scope
+    from tqdm import tqdm
+
+    from ..analysis.diagnosis import diagnose
+    from ..analysis.samples import Validation, spaced
+    from ..analysis.training_logs import last_log, summarize, work_dir_of
+    from ..apis.find import run_checkpoint
+    from . import run_report
+
     cfg = config_of(args)
     init_default_scope(cfg.default_scope)
     work_dir = Path(args.work_dir or work_dir_of(args.config, cfg))
@@ -248,7 +80,7 @@ def main(argv: list[str] | None = None):
             f'{work_dir} holds no run: neither a checkpoint nor a record of a log; '
             f'train first, or pass --work-dir'
         )
-    metrics = METRICS.get(cfg.default_scope, ())
+    metrics = run_report.METRICS.get(cfg.default_scope, ())
     drawn, summary = [], None
     if records:
         summary = summarize(args.config, run, records, metrics)
@@ -256,8 +88,8 @@ def main(argv: list[str] | None = None):
         print(
             ', '.join(f'{name} {value}' for name, value in summary['metrics'].items())
         )
-        draw_curves(records, metrics, work_dir / 'curves.png')
-        if not draw_rates(records, work_dir / 'learning_rates.png'):
+        run_report.draw_curves(records, metrics, work_dir / 'curves.png')
+        if not run_report.draw_rates(records, work_dir / 'learning_rates.png'):
             (work_dir / 'learning_rates.png').unlink(missing_ok=True)  # of another run
         drawn.append(f'curves: {work_dir / "curves.png"}')
     else:
@@ -266,7 +98,7 @@ def main(argv: list[str] | None = None):
     if checkpoint is not None:
         run = Validation(cfg, str(checkpoint))
         predictions = work_dir / 'predictions.png'
-        draw_samples(
+        run_report.draw_samples(
             run, spaced(len(run), args.num_images), args.score_thr, predictions
         )
         drawn.append(
@@ -275,7 +107,7 @@ def main(argv: list[str] | None = None):
         images = run.samples(args.checked)
         total = min(len(run), args.checked)
         samples = list(tqdm(images, 'worst images', total, disable=None))
-        worst = draw_worst(
+        worst = run_report.draw_worst(
             run, samples, args.num_images, args.score_thr, work_dir / 'worst.png'
         )
         drawn.append(f'worst images: {work_dir / "worst.png"}')
@@ -285,7 +117,7 @@ def main(argv: list[str] | None = None):
     findings = diagnose(cfg, samples, records)
     for finding in findings:
         print(f'diagnosis: {finding}')
-    name = Path(args.config).stem
-    print(
-        f'report: {write_report(work_dir, name, summary, findings, worst, checkpoint)}'
+    report = run_report.write_report(
+        work_dir, Path(args.config).stem, summary, findings, worst, checkpoint
     )
+    print(f'report: {report}')

@@ -169,9 +169,9 @@ def parse_run(
 
     `apis.find_model` finds the config and the weights.
     """
+    args = parser.parse_args(argv)
     from mmattn.apis.find import find_model
 
-    args = parser.parse_args(argv)
     try:
         found = find_model(args.config, args.checkpoint, args.cfg_options)
         if found.cfg is None:

@@ -1,51 +1,21 @@
 """Evaluate a checkpoint with the test set and metrics of its config."""
 
+import argparse
 import time
-import warnings
 from pathlib import Path
-
-from mmengine.config import Config, ConfigDict
-from mmengine.device import is_cuda_available
-from mmengine.dist import is_main_process
-from mmengine.evaluator import DumpResults
-from mmengine.fileio import dump
-from mmengine.hooks import Hook
-from mmengine.logging import print_log
+from typing import TYPE_CHECKING
 
 from mmattn.errors import UserError
 
-from ..files.config_files import innermost_dataset
-from .evaluation_results import (
-    COUNTS,
-    counting_metric,
-    each_metric,
-    use_our_metric,
-    write_results,
-)
 from .launch import build_runner, load_config, make_parser
 from .terminal import parse_run, positive
-from .tiled_test import add_tile_options, compare_with_tiles, use_tiles
+
+if TYPE_CHECKING:  # --help need not wait for these
+    from mmengine.config import Config
 
 PREDICTION_SUFFIXES = ('.pkl', '.pickle')
 METRICS_SUFFIXES = ('.json', '.yaml', '.yml', *PREDICTION_SUFFIXES)
-FLIPS = [dict(type='RandomFlip', prob=1.0), dict(type='RandomFlip', prob=0.0)]
-# What mmdet's and mmpretrain's own tools do where the config does not say.
-TTA_MODELS = {
-    'mmdet': dict(
-        type='DetTTAModel',
-        tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100),
-    ),
-    'mmpretrain': dict(type='AverageClsScoreTTA'),
-}
-DETECTION_META_KEYS = (
-    'img_id',
-    'img_path',
-    'ori_shape',
-    'img_shape',
-    'scale_factor',
-    'flip',
-    'flip_direction',
-)
+OF_CONFIG = 'config'  # --tile without a side
 
 
 def parse_args(argv: list[str] | None = None):
@@ -105,6 +75,24 @@ def parse_args(argv: list[str] | None = None):
     return args
 
 
+def add_tile_options(parser: argparse.ArgumentParser):
+    parser.add_argument(
+        '--tile',
+        nargs='?',
+        const=OF_CONFIG,
+        metavar='SIDE',
+        help='cut the test images into tiles of this side, and merge what is found as '
+        '`mmattn predict --tile` does; the side defaults to `tile` of the config. '
+        'Validation images that are tiles are evaluated, too',
+    )
+    parser.add_argument(
+        '--overlap',
+        type=float,
+        help='share of a tile in common with the next (default: `overlap` of the '
+        'config, else 0.2)',
+    )
+
+
 def check_out(out: str, item: str | None, scope: str):
     suffix = Path(out).suffix
     if item == 'metrics':
@@ -116,22 +104,24 @@ def check_out(out: str, item: str | None, scope: str):
         )
 
 
-def save_label_maps(cfg: Config, folder: str):
+def save_label_maps(cfg: 'Config', folder: str):
+    from .evaluation_results import COUNTS, each_metric
+
     for metric in each_metric(cfg.test_evaluator):
         if metric.type not in COUNTS:
             metric.output_dir = folder
 
 
-def dump_metric(scope: str, path: str) -> DumpResults:
+def dump_metric(scope: str, path: str):
     if scope == 'mmdet':
-        from mmdet.evaluation import DumpDetResults
-
-        return DumpDetResults(out_file_path=path)
-    return DumpResults(out_file_path=path)
+        from mmdet.evaluation import DumpDetResults as Dump
+    else:
+        from mmengine.evaluator import DumpResults as Dump
+    return Dump(out_file_path=path)
 
 
 def draw_predictions(
-    cfg: Config, show: bool, show_dir: str | None, interval: int, wait_time: float
+    cfg: 'Config', show: bool, show_dir: str | None, interval: int, wait_time: float
 ):
     """Enable the visualization hook, whose arguments differ between the packages."""
     if 'visualization' not in cfg.get('default_hooks', {}):
@@ -154,57 +144,9 @@ def draw_predictions(
         hook.update(show=True, wait_time=wait_time)
 
 
-def augment_at_test_time(cfg: Config):
-    """Wrap the model, and the pipeline behind every data set wrapper."""
-    scope = cfg.default_scope
-    missing = [key for key in ('tta_model', 'tta_pipeline') if key not in cfg]
-    if missing and scope not in TTA_MODELS:
-        raise UserError(f'--tta requires {" and ".join(missing)} in the config')
-    dataset = innermost_dataset(cfg.test_dataloader)
-    if 'tta_model' in missing:
-        cfg.tta_model = TTA_MODELS[scope]
-    if 'tta_pipeline' in missing:
-        *steps, pack = dataset.pipeline
-        if scope == 'mmdet':
-            pack = pack | dict(meta_keys=DETECTION_META_KEYS)
-        flip = dict(type='TestTimeAug', transforms=[FLIPS, [pack]])
-        cfg.tta_pipeline = [*steps, flip]
-    if scope == 'mmdet':
-        evaluate_boxes_only(cfg)
-    hook = cfg.get('default_hooks', {}).get('visualization', {})
-    if scope == 'mmpretrain' and hook.get('enable'):
-        raise UserError("--tta: mmpretrain's hook cannot draw augmented images")
-    cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
-    dataset.pipeline = cfg.tta_pipeline
+def use_autocast(cfg: 'Config'):
+    from mmengine.device import is_cuda_available
 
-
-def evaluate_boxes_only(cfg: Config):
-    """Evaluate boxes only, since mmdet merges nothing else; see `BoxesOnlyHook`."""
-    metrics = [
-        metric
-        for metric in each_metric(cfg.test_evaluator)
-        if 'segm' in metric.get('metric', ())
-    ]
-    if cfg.model.get('roi_head', {}).get('mask_head') is not None:
-        warnings.warn('--tta: boxes only, masks are not predicted', stacklevel=2)
-    elif metrics:
-        raise UserError(
-            f'--tta merges boxes only, but {cfg.model.type} is evaluated by its masks'
-        )
-    for metric in metrics:
-        metric.metric = 'bbox'
-
-
-class BoxesOnlyHook(Hook):
-    """Remove the mask head after its weights have been loaded with the others."""
-
-    def before_test(self, runner):
-        for module in list(runner.model.modules()):
-            if getattr(module, 'mask_head', None) is not None:
-                module.mask_head = None
-
-
-def use_autocast(cfg: Config):
     if cfg.default_scope == 'mmdet' and not is_cuda_available():
         raise UserError(
             "--amp uses bfloat16 on a CPU, which mmdet's metrics do not support"
@@ -214,6 +156,14 @@ def use_autocast(cfg: Config):
 
 def main(argv: list[str] | None = None):
     args = parse_args(argv)
+    from mmengine.dist import is_main_process
+    from mmengine.fileio import dump
+    from mmengine.logging import print_log
+
+    from .augmented_test import BoxesOnlyHook, augment_at_test_time
+    from .evaluation_results import counting_metric, use_our_metric, write_results
+    from .tiled_test import compare_with_tiles, use_tiles
+
     cfg = load_config(args, dataloader='test_dataloader')
     cfg.load_from = args.checkpoint
     if args.tile is not None:

@@ -13,26 +13,7 @@ from mmattn.errors import UserError
 from ..apis.predictor import Predictor
 from ..images import tile_boxes
 from ..results import Detections, Segmentation
-
-OF_CONFIG = 'config'  # --tile without a side
-
-
-def add_tile_options(parser: argparse.ArgumentParser):
-    parser.add_argument(
-        '--tile',
-        nargs='?',
-        const=OF_CONFIG,
-        metavar='SIDE',
-        help='cut the test images into tiles of this side, and merge what is found as '
-        '`mmattn predict --tile` does; the side defaults to `tile` of the config. '
-        'Validation images that are tiles are evaluated, too',
-    )
-    parser.add_argument(
-        '--overlap',
-        type=float,
-        help='share of a tile in common with the next (default: `overlap` of the '
-        'config, else 0.2)',
-    )
+from .test import OF_CONFIG
 
 
 def use_tiles(cfg: Config, args: argparse.Namespace):

@@ -1,15 +1,14 @@
 """Train the model of a config of mmdet, mmsegmentation or mmpretrain."""
 
 from pathlib import Path
-
-from mmengine.config import Config
+from typing import TYPE_CHECKING
 
 from mmattn.errors import UserError
 
-from ..apis.find import run_checkpoint
-from ..engine.first_screen import SHOWN
-from ..engine.start import fetch_start, settle_start, use_pretrained
 from .launch import build_runner, load_config, make_parser
+
+if TYPE_CHECKING:
+    from mmengine.config import Config
 
 AMP_WRAPPER = 'mmattn.AmpOptimWrapper'
 AMP_REPLACES = ('OptimWrapper', 'AmpOptimWrapper', AMP_WRAPPER)
@@ -57,7 +56,7 @@ def parse_args(argv: list[str] | None = None):
     return parser.parse_args(argv)
 
 
-def use_mixed_precision(cfg: Config, dtype: str | None):
+def use_mixed_precision(cfg: 'Config', dtype: str | None):
     wrapper = cfg.optim_wrapper
     replaced = wrapper.get('type', 'OptimWrapper')
     if replaced not in AMP_REPLACES:
@@ -71,7 +70,7 @@ def use_mixed_precision(cfg: Config, dtype: str | None):
         wrapper.dtype = dtype
 
 
-def scale_learning_rate(cfg: Config):
+def scale_learning_rate(cfg: 'Config'):
     if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
         raise UserError(
             '--auto-scale-lr requires auto_scale_lr.base_batch_size in the config'
@@ -81,6 +80,10 @@ def scale_learning_rate(cfg: Config):
 
 def main(argv: list[str] | None = None):
     args = parse_args(argv)
+    from ..apis.find import run_checkpoint
+    from ..engine.first_screen import SHOWN
+    from ..engine.start import fetch_start, settle_start, use_pretrained
+
     cfg = load_config(args, dataloader='train_dataloader')
     if args.amp or args.amp_dtype is not None:
         use_mixed_precision(cfg, args.amp_dtype)

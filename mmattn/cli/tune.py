@@ -8,13 +8,15 @@ it, tiles were chosen by counted instructions.
 
 import argparse
 from functools import partial
-
-import torch
+from typing import TYPE_CHECKING
 
 from mmattn.errors import UserError
 
 from .flops import image_shape
 from .terminal import add_config, add_shape, command_parser, config_of, positive
+
+if TYPE_CHECKING:
+    import torch
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -29,8 +31,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def step(backbone: torch.nn.Module, images: torch.Tensor, dtype: torch.dtype):
+def step(backbone: 'torch.nn.Module', images: 'torch.Tensor', dtype: 'torch.dtype'):
     """Run forward and backward under autocast."""
+    import torch
+
     with torch.autocast(images.device.type, dtype, enabled=dtype != torch.float32):
         maps = backbone(images)
     sum(x.float().mean() for x in maps).backward()
@@ -38,6 +42,8 @@ def step(backbone: torch.nn.Module, images: torch.Tensor, dtype: torch.dtype):
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_args(argv)
+    import torch
+
     cfg = config_of(args)
     if not torch.cuda.is_available():
         raise UserError('`mmattn tune` requires a GPU, and PyTorch sees none')

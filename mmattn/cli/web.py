@@ -6,12 +6,8 @@ The page is reachable only from this machine unless --host says otherwise.
 import argparse
 from pathlib import Path
 
-from ..apis.config_model import ConfigModel
 from ..errors import UserError
 from ..files.config_files import innermost_dataset
-from ..web import server
-from ..web.models import Models, Source, offered_models
-from ..web.photos import example_images, images_in
 from .terminal import add_trust, command_parser, positive
 
 RUNS = 'work_dirs'  # where training writes
@@ -88,6 +84,11 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None):
     args = parse_args(argv)
+    from ..apis.config_model import ConfigModel
+    from ..web import server
+    from ..web.models import Models, Source, offered_models
+    from ..web.photos import example_images, images_in
+
     server.check_installed()
     if args.model == RUNS and not Path(args.model).is_dir():
         raise UserError(

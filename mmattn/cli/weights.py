@@ -31,10 +31,7 @@ from pathlib import Path
 from rich.table import Table
 
 from ..apis.model_index import list_models
-from ..weights.load import find_weights
 from ..weights.names import SCHEME, config_of, find_published, published_files
-from ..weights.read import read_checkpoint
-from ..weights.resolve import local_checkpoint, place_in_cache
 from .terminal import command_parser, print_table
 
 
@@ -87,6 +84,8 @@ def digits_of(entry: dict) -> str:
 
 def table() -> Table:
     """Return the table of all files."""
+    from ..weights.resolve import place_in_cache
+
     found = Table(box=None, pad_edge=False, header_style='bold')
     for title in ('name', 'backbone', 'license', 'SHA-256', 'in the cache'):
         found.add_column(title, no_wrap=True)
@@ -104,6 +103,8 @@ def table() -> Table:
 
 def describe(name: str) -> str:
     """Return all that is known of a file, one fact a line."""
+    from ..weights.resolve import place_in_cache
+
     entry = published_files()[name]
     place, kept = place_in_cache(SCHEME + name)
     config = config_of(entry)
@@ -130,6 +131,10 @@ def download(name: str) -> Path:
         ValueError: it is no checkpoint, or its SHA-256 is another.
         OSError: it is neither in the cache nor in reach.
     """
+    from ..weights.load import find_weights
+    from ..weights.read import read_checkpoint
+    from ..weights.resolve import local_checkpoint
+
     path = local_checkpoint(SCHEME + name)
     find_weights(read_checkpoint(path, 'cpu'), str(path))
     return path

@@ -14,6 +14,7 @@ from mmattn.errors import UserError, check_choice
 
 from ..engine.data import DataError
 from ..files.atomic import write_together
+from .choices import DTYPES, DYNAMIC
 from .comparison import compare
 from .config_model import ConfigModel
 from .errors import ExportError
@@ -37,8 +38,6 @@ from .verification import (
 )
 from .writing import FORMATS, Format
 
-DYNAMIC = (None, 'batch', 'size')
-DTYPES = ('float32', 'uint8')
 LOGGER = logging.getLogger('mmattn')
 
 

@@ -10,13 +10,13 @@ from mmattn.errors import MissingPackageError, UserError
 
 from ..images import check_interpolation
 from ..results import Classification, Detections, Segmentation
+from .choices import FORMATS
 from .inputs import Prepared, prepare, stack
 from .metadata import Metadata
 from .reading import open_onnx, open_openvino, open_pt2
 from .results import check_outputs, detections, segmentation
 
 Result = Detections | Segmentation | Classification | list[np.ndarray]
-FORMATS = ('.onnx', '.pt2', '.xml')
 
 
 def load(
@@ -50,8 +50,9 @@ def load(
         >>> runner('image.jpg').above(0.5).boxes  # doctest: +SKIP
     """
     file = Path(file)
-    if file.suffix not in FORMATS:
-        raise UserError(f'the file must end with one of {FORMATS}, got {file}')
+    if file.suffix not in FORMATS.values():
+        suffixes = tuple(FORMATS.values())
+        raise UserError(f'the file must end with one of {suffixes}, got {file}')
     if not file.is_file():
         raise FileNotFoundError(f'{file} does not exist')
     if threads is not None and threads < 1:

@@ -15,13 +15,12 @@ from ..images import read_image
 from ..images.draw import class_colors
 from ..weights.download import download
 from ..weights.read import copy_of
+from .choices import ONNXRUNTIME_WEB
 from .errors import ExportError
 from .metadata import Metadata
 from .runner import load
 
-# ONNX Runtime for browsers, from the npm registry.
-VERSION = '1.30.0'
-URL = f'https://registry.npmjs.org/onnxruntime-web/-/onnxruntime-web-{VERSION}.tgz'
+URL = f'https://registry.npmjs.org/onnxruntime-web/-/{ONNXRUNTIME_WEB}'
 SHA256 = 'd2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71'
 # Files of the archive by their names in the folder; servers know the suffix `.js`.
 RUNTIME = {
@@ -131,7 +130,7 @@ def _checked(archive: str | Path) -> Path:
     digest = file_digest(archive)
     if digest != SHA256:
         raise UserError(
-            f'{archive} is not onnxruntime-web-{VERSION}.tgz of npm: its SHA-256 is '
+            f'{archive} is not {ONNXRUNTIME_WEB} of npm: its SHA-256 is '
             f'{digest}, expected {SHA256}'
         )
     return Path(archive)

@@ -11,7 +11,7 @@ from fresh import ROOT, run_python
 from PIL import Image
 
 import mmattn
-from mmattn.cli.main import main
+from mmattn.cli.main import COMMANDS, main
 
 MAX_SECONDS = 1.0
 HEAVY = ('torch', 'numpy', 'mmengine', 'mmcv', 'supervision')
@@ -54,6 +54,21 @@ def test_help_is_fast_and_light():
         assert f' {name} ' in done.stdout, done.stdout + done.stderr
     assert done.stdout.rstrip().endswith('[]')
     assert min(times) < MAX_SECONDS
+
+
+def test_help_of_each_command_needs_no_torch():
+    code = (
+        'import sys\n'
+        'from mmattn.cli.main import COMMANDS, main_of\n'
+        'for name in COMMANDS.keys() - {"data check", "data convert"}:\n'
+        '    sys.argv = [name, "--help"]\n'
+        '    try:\n        main_of(name)()\n'
+        '    except SystemExit:\n        pass\n'
+        '    assert not {"torch", "mmengine"} & sys.modules.keys(), name\n'
+        'print(len(COMMANDS))'
+    )
+    done = run_python('-c', code)
+    assert done.stdout.split()[-1:] == [str(len(COMMANDS))], done.stderr
 
 
 @pytest.mark.slow

@@ -11,13 +11,13 @@ from mmengine.registry import DefaultScope
 from PIL import Image
 from predictor_models import noise, write_run
 
-from mmattn.analysis.samples import Validation
+from mmattn.analysis import samples
 from mmattn.apis import Predictor
-from mmattn.cli import report
+from mmattn.cli import run_report
 
 
 def test_absent_values_are_named():
-    lines = report.markdown_table([['mAP_l', -1.0], ['mAP', 0.5]], ['test', ''])
+    lines = run_report.markdown_table([['mAP_l', -1.0], ['mAP', 0.5]], ['test', ''])
     assert lines[2:4] == ['| mAP_l | none |', '| mAP | 0.500 |']
 
 
@@ -32,7 +32,7 @@ class NoImages:
 
 
 @pytest.fixture
-def unfinished(work, tool):
+def unfinished(work, tool, monkeypatch):
     """Draw a run that has written a log, a checkpoint, or neither."""
 
     def draw(log: str = '', checkpoint: bool = False) -> tuple[Path, list]:
@@ -46,12 +46,11 @@ def unfinished(work, tool):
                 (run_dir / name).touch()
             (run_dir / 'last_checkpoint').write_text(str(run_dir / 'epoch_1.pth'))
         calls = []
-        patched = dict(
-            Validation=lambda *args: calls.append(args) or NoImages(),
-            draw_samples=lambda *args: None,
-            draw_worst=lambda *args: [],
-        )
-        tool('report', 'detector.py', patched=patched)
+        stand_in = lambda *args: calls.append(args) or NoImages()  # noqa: E731
+        monkeypatch.setattr(samples, 'Validation', stand_in)
+        monkeypatch.setattr(run_report, 'draw_samples', lambda *args: None)
+        monkeypatch.setattr(run_report, 'draw_worst', lambda *args: [])
+        tool('report', 'detector.py')
         return run_dir, calls
 
     return draw
@@ -91,6 +90,6 @@ def test_a_classifier_sees_images_as_in_training(tmp_path):
     loader['dataset'] |= dict(data_root=str(tmp_path), ann_file='labels.txt')
     cfg.val_dataloader = loader
     with DefaultScope.overwrite_default_scope('mmpretrain'):
-        *_, found = Validation(cfg, str(run / 'epoch_2.pth')).predict(0)
+        *_, found = samples.Validation(cfg, str(run / 'epoch_2.pth')).predict(0)
     expected = Predictor(run, device='cpu')(tmp_path / '0.png')
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6)

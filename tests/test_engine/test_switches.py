@@ -54,7 +54,7 @@ def test_gradients_are_clipped_and_accumulated(tmp_path):
 
 def test_the_rate_of_a_range_test_rises_and_is_drawn(tmp_path):
     from mmattn.analysis.training_logs import last_log
-    from mmattn.cli.report import draw_rates
+    from mmattn.cli.run_report import draw_rates
 
     logger = {'default_hooks': dict(logger=dict(type='LoggerHook', interval=1))}
     run(tmp_path, 'learning-rate range test', max_iters=60, **logger)

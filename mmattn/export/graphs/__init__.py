@@ -6,6 +6,7 @@ from torch import nn
 
 from mmattn.errors import UserError, check_choice
 
+from ..choices import PARTS
 from ..errors import ExportError
 
 # The models of each graph. Classes are compared exactly: a subclass may predict in
@@ -47,7 +48,6 @@ HEADS = {
         'segmentor.Mask2Former'
     ),
 }
-PARTS = ('model', 'backbone')
 
 
 def graph_of(model: nn.Module, part: str = 'model', **settings) -> nn.Module:
