@@ -19,7 +19,7 @@ from .archs import Arch
 from .classes import check_classes
 from .folders import CARD
 from .formats import read_objects
-from .image_files import IMAGE_SUFFIXES, MASK_ENDS
+from .image_files import MASK_ENDS, MASK_SUFFIXES, is_hidden
 from .label_maps import COLOR, LEGENDS, from_label_maps
 from .layouts import Part
 from .layouts.names import split_of
@@ -151,15 +151,18 @@ def format_of(data: Path) -> str | None:
     texts, names, folders = set(), set(), set()
     first = {}  # picture in and below each folder
     for folder, _, files in os.walk(data, followlinks=True):
+        around = Path(folder).relative_to(data)
+        if is_hidden(around):
+            continue
+        files = {name for name in files if not name.startswith('.')}
         names.update(files)
-        around = Path(folder).relative_to(data).parts
-        for file in (Path(folder, name) for name in sorted({*files} - {CARD})):
+        for file in (Path(folder, name) for name in sorted(files - {CARD})):
             suffix = file.suffix.lower()
             found[suffix] += 1
-            if suffix in IMAGE_SUFFIXES:
+            if suffix in MASK_SUFFIXES:
                 pictures.append(file.stem)
                 folders.add(file.parent.name.lower())
-                for name in around:
+                for name in around.parts:
                     first.setdefault(name.lower(), file)
             elif suffix == '.txt':
                 texts.add(file.stem)

@@ -9,6 +9,7 @@ from conversions import SIZE, coco_json, convert, run, save, write
 from mmengine.config import Config
 from PIL import Image
 
+from mmattn.data.recognize import format_of
 from mmattn.errors import UserError
 
 pytestmark = pytest.mark.usefixtures('empty_folder')
@@ -258,7 +259,20 @@ def test_hidden_files_are_no_data():
     args = roboflow_yolo()
     save('r/train/images/.ipynb_checkpoints/a.jpg', 'r/train/images/__MACOSX/a.jpg')
     write('?', 'r/train/labels/._a.txt')
-    assert convert(*args)['train'] == ['a.jpg', 'b.jpg']
+    write('train: nowhere', 'r/._data.yaml')
+    assert (
+        convert(*args)['train'] == convert('yolo', 'r')['train'] == ['a.jpg', 'b.jpg']
+    )
+
+
+@pytest.mark.parametrize('layout', [coco_pair, labelme])
+def test_a_mac_leaves_a_file_beside_each(layout):
+    layout()
+    for path in [*Path('r').rglob('*.json')]:
+        path.with_name(f'._{path.name}').write_text('?')
+    found = format_of(Path('r'))
+    assert found == layout.__name__.partition('_')[0]
+    assert convert(found, 'r') == TWO
 
 
 def test_images_that_no_annotations_list_are_counted(capsys):

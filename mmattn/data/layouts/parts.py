@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mmattn.errors import UserError
 
-from ..image_files import MASK_ENDS, annotation_files, images_in, is_hidden
+from ..image_files import MASK_ENDS, annotation_files, images_in
 from ..notes import say
 from ..yolo_yaml import read_lines
 from .names import (
@@ -18,6 +18,7 @@ from .names import (
     annotations_of,
     child,
     image_splits,
+    only_folder,
     split_folders,
     split_in,
 )
@@ -129,10 +130,10 @@ def beside(kind: str, images: Path) -> Part:
 
 def inner_folder(folder: Path) -> Path:
     """Return the folder that an archive has put around everything, if it has."""
-    inside = [path for path in folder.iterdir() if not is_hidden(Path(path.name))]
-    if len(inside) != 1 or not inside[0].is_dir():
-        return folder
-    return inside[0] if inside[0].name.lower() in IMAGES else inner_folder(inside[0])
+    inner = only_folder(folder)
+    if inner is None or inner.name.lower() in IMAGES:
+        return inner or folder
+    return inner_folder(inner)
 
 
 def _pairs(images: Path, annotations: Path) -> dict[str, list[Part]]:
@@ -206,7 +207,7 @@ def _by_files(
 
 
 def _files(folder: Path, suffix: str) -> list[Path]:
-    files = sorted(folder.glob(f'*{suffix}'))
+    files = sorted(folder.glob(f'[!.]*{suffix}'))
     objects = [file for file in files if not file.name.startswith(NO_OBJECTS)]
     return objects or files
 

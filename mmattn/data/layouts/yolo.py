@@ -29,7 +29,7 @@ def find_yaml(root: Path) -> Path | None:
         return root
     if not root.is_dir():
         raise UserError(f'{root} is neither a folder nor a YAML file')
-    files = [p for p in sorted(root.iterdir()) if p.suffix in ('.yaml', '.yml')]
+    files = [p for p in sorted(root.glob('[!.]*')) if p.suffix in ('.yaml', '.yml')]
     files = [p for p in files if KEY.search(p.read_text('utf-8', 'replace'))]
     if len(files) > 1:
         files = [file for file in files if file.stem in ('data', 'dataset')] or files
