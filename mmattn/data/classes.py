@@ -10,11 +10,23 @@ from .own_data import Picture
 
 
 def check_classes(classes: Sequence[str]) -> None:
-    """Raise ValueError if a name could become code in the config, or is repeated."""
+    """Raise ValueError if a name could become code in the config, or is repeated.
+
+    Tell of names that differ in case or spaces alone.
+    """
     for name in classes:
         check_text(name, 'a class name')
     if len(set(classes)) < len(classes):
         raise UserError(f'the names of classes must differ, got {", ".join(classes)}')
+    alike = {}
+    for name in classes:
+        alike.setdefault(name.casefold().strip(), []).append(name)
+    for names in alike.values():
+        if len(names) > 1:
+            say(
+                f'the classes {" and ".join(map(repr, names))} are alike: if they are '
+                f'one, pass --merge "{names[0]}={",".join(names)}"'
+            )
 
 
 def merged(

@@ -11,20 +11,29 @@ from mmattn.errors import UserError
 from ..coco_json import shown
 from ..image_files import image_size, images_in
 from ..layouts import Part
+from ..notes import say
 from .content import Content
 
 # Names of columns in lower case: TensorFlow's and Roboflow's, DeepForest's, wheat's.
 COLUMNS = {
-    'image': ('filename', 'image_path', 'image', 'file_name', 'image_id', 'path'),
-    'label': ('class', 'label', 'class_name', 'name', 'category'),
+    'image': (
+        *('filename', 'image_path', 'image', 'file_name', 'image_id', 'path'),
+        *('image_name', 'imagename', 'imageid', 'img', 'file', 'filepath'),
+    ),
+    'label': (
+        *('class', 'label', 'class_name', 'name', 'category', 'classname', 'labels'),
+        *('label_name', 'labelname', 'category_name', 'class_id', 'classid'),
+        *('category_id', 'label_id'),
+    ),
     'x1': ('xmin', 'x_min', 'x1', 'left'),
     'y1': ('ymin', 'y_min', 'y1', 'top'),
     'x2': ('xmax', 'x_max', 'x2', 'right'),
     'y2': ('ymax', 'y_max', 'y2', 'bottom'),
     'x': ('x', 'bbox_x'),
     'y': ('y', 'bbox_y'),
-    'w': ('w', 'bbox_width', 'bbox_w'),
-    'h': ('h', 'bbox_height', 'bbox_h'),
+    # `width` and `height` are the image's beside corners.
+    'w': ('w', 'bbox_width', 'bbox_w', 'width'),
+    'h': ('h', 'bbox_height', 'bbox_h', 'height'),
     'bbox': ('bbox',),  # "[x, y, width, height]"
 }
 CORNERS, SIDES = ('x1', 'y1', 'x2', 'y2'), ('x', 'y', 'w', 'h')
@@ -40,7 +49,8 @@ def read_csv(part: Part) -> Content:
     files = {path: path.relative_to(part.images) for path in images_in(part.images)}
     by_name = {}
     for path, name in files.items():
-        for each in {name.as_posix(), name.name, name.with_suffix('').as_posix()}:
+        whole = name.with_suffix('')
+        for each in {name.as_posix(), name.name, whole.as_posix(), whole.name}:
             by_name.setdefault(each, []).append(path)
     content, classes, boxes = Content(), set(), {}
     for line, row in _rows(file):
@@ -69,7 +79,9 @@ def _rows(file: Path) -> list[tuple[int, dict[str, str]]]:
     """Return the lines with their numbers, by the keys of `COLUMNS`."""
     try:
         with file.open(newline='', encoding='utf-8-sig') as opened:
-            rows = list(csv.reader(opened))
+            mark = max(',;\t', key=opened.readline().count)
+            opened.seek(0)
+            rows = list(csv.reader(opened, delimiter=mark))
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f'{file} is no CSV file: {error}') from error
     head = [cell.strip().lower() for cell in rows[0]] if rows else []
@@ -85,6 +97,11 @@ def _rows(file: Path) -> list[tuple[int, dict[str, str]]]:
         raise UserError(
             f'{file} must have columns of the image and of its box, such as '
             f'filename,xmin,ymin,xmax,ymax,class, got {shown(head)}'
+        )
+    if 'label' not in places:
+        say(
+            f'{file} has no column of classes, such as {COLUMNS["label"][0]}, so all '
+            f'objects are of one; its columns are {shown(head)}'
         )
     return [
         (number, {k: row[place] for k, place in places.items() if place < len(row)})
