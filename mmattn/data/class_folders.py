@@ -10,7 +10,7 @@ from tqdm import tqdm
 from mmattn.errors import UserError
 
 from .classes import merged
-from .image_files import folders_in, image_files
+from .image_files import folders_in, images_in
 from .layouts.names import split_folders
 from .layouts.parts import inner_folder
 from .notes import say
@@ -83,7 +83,7 @@ def read_folders(args: argparse.Namespace) -> dict[str, list[ClassImage]]:
         split: [
             ClassImage(path, target[name], _inside(name, target[name], root, path))
             for name, root in classes.items()
-            for path in image_files(root).values()
+            for path in images_in(root)
             if target[name] in wanted
         ]
         for split, classes in found.items()

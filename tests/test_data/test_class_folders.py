@@ -44,6 +44,7 @@ def test_folders_of_classes(capsys):
 def test_folders_of_an_archive_and_of_a_system():
     """An archive has a folder around all; a notebook and a Mac leave others there."""
     names = 'cat/1 cat/2 dog/1 dog/2 dog/3 .ipynb_checkpoints/1'
+    save('r/x/cat/1.png')
     run(*folders(x=names, __MACOSX='x/1'))
     assert {p.name for p in Path('data/set/train').iterdir()} == {'cat', 'dog'}
 
