@@ -124,7 +124,8 @@ def _objects(data: Path, arch: Arch, pretrained: str | None) -> own_config.Writt
     }
     splits, classes = read_objects('coco', parts, masks=None)
     check_classes(classes)
-    return own_config.detection(data, classes, splits, arch, pretrained)
+    settings = own_config.Settings(arch, pretrained)
+    return own_config.detection(data, classes, splits, settings)
 
 
 def _label_maps(
@@ -142,7 +143,8 @@ def _label_maps(
         for split in (*SPLITS, 'test')
         if (data / 'images' / split).is_dir()
     }
-    return own_config.segmentation(data, classes, splits, arch, pretrained)
+    settings = own_config.Settings(arch, pretrained)
+    return own_config.segmentation(data, classes, splits, settings)
 
 
 def format_of(data: Path) -> str | None:
