@@ -1,15 +1,14 @@
 """Check the content of a COCO json, and complete it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from mmattn.errors import UserError
 
 from .boxes import check_boxes
-from .labels import Labels, more
 from .outlines import check_outline, is_outside, object_area, outline_box
-from .values import NUMBERS, SIDE, Fault, is_text, shown, span
+from .values import NUMBERS, SIDE, Fault, is_text, more, shown, span
 
 OUTSIDE = 'has an outline outside of its box; the outline counts'
 MANY = 0.1  # of the objects
@@ -21,7 +20,7 @@ def check_coco(
     name: str,
     *,
     masks: bool = False,
-    where: Callable[[int, dict], str] | None = None,
+    places: Sequence[str] = (),
 ) -> list[str]:
     """Check the content of a COCO json, and complete it in place.
 
@@ -33,8 +32,8 @@ def check_coco(
         content: the value of a JSON file.
         name: name of the file.
         masks: whether each object must have an outline.
-        where: names an annotation in errors, by its index and itself; by default
-            `NAME: annotation 17 (image 3)`.
+        places: name each annotation in errors; by default `NAME: annotation 17
+            (image 3)`.
 
     Returns:
         Sentences about what is unusual and may be meant.
@@ -57,36 +56,37 @@ def check_coco(
     content['categories'] = categories
     ids = _check_categories(categories, name)
 
-    def default(index: int, entry: dict) -> str:
-        label = f'annotations[{index}]'
+    def where(index: int) -> str:
+        if places:
+            return places[index]
+        entry, label = annotations[index], f'annotations[{index}]'
         if 'id' in entry:
             label = f'annotation {shown(entry["id"])}'
         if 'image_id' in entry:
             label += f' (image {shown(entry["image_id"])})'
         return f'{name}: {label}'
 
-    where = where or default
-    labels = Labels(annotations, where)
-    unusual = {}
+    unusual, faults = {}, []
     for position, entry in enumerate(annotations):
         try:
             for note in _check_object(entry, sizes, ids, masks):
                 unusual.setdefault(note, {})[position] = None
         except Fault as fault:
-            labels.fault(position, str(fault))
-    labels.raise_faults()
+            faults.append(f'{where(position)}: {fault}')
+    if faults:
+        raise UserError(f'{faults[0]}{more(len(faults) - 1)}')
     outside = unusual.get(OUTSIDE, ())
     if len(outside) > max(1, MANY * len(annotations)):
         raise UserError(
-            f'{labels[min(outside)]}: {len(outside)} of {len(annotations)} outlines '
+            f'{where(min(outside))}: {len(outside)} of {len(annotations)} outlines '
             'lie outside of their boxes, so that the boxes are of another form; write '
             'x, y, width and height in pixels, or leave "bbox" out: boxes of outlines '
             'are computed'
         )
     image_sizes = [sizes[entry['image_id']] for entry in annotations]
-    unusual |= check_boxes(annotations, np.array(image_sizes), labels)
+    unusual |= check_boxes(annotations, np.array(image_sizes), where)
     notes += [
-        f'{labels[min(positions)]}: {note}{more(len(positions) - 1)}'
+        f'{where(min(positions))}: {note}{more(len(positions) - 1)}'
         for note, positions in unusual.items()
     ]
     for number, entry in enumerate(annotations, 1):
