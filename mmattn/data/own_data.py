@@ -150,12 +150,16 @@ def masks_of_objects(
     return masks
 
 
+def _picture(part: Part, path: Path) -> Picture:
+    name = path.relative_to(part.images).as_posix()
+    return Picture(path, image_size(path, part.channels), name=name)
+
+
 def from_masks_of_objects(part: Part, masks: dict[Path, list[Path]]) -> list[Picture]:
     """Return the images of a part with the objects of their mask files."""
     pictures = []
     for path, files in tqdm(masks.items(), 'read', disable=None):
-        name = path.relative_to(part.images).as_posix()
-        picture = Picture(path, image_size(path, part.channels), name=name)
+        picture = _picture(part, path)
         for file in files:
             mask = read_mask(file, picture.size)
             if np.unique(mask[mask > 0]).size > 1:
@@ -197,14 +201,7 @@ def from_masks(part: Part) -> tuple[list[Picture], list[str]]:
     folders = [path for path in folders_in(root) if path.name not in inner]
     folders = [] if root == part.images else folders
     classes = [folder.name for folder in folders] or ['object']
-    pictures = {
-        name: Picture(
-            path,
-            image_size(path, part.channels),
-            name=path.relative_to(part.images).as_posix(),
-        )
-        for name, path in files.items()
-    }
+    pictures = {name: _picture(part, path) for name, path in files.items()}
     for label, folder in enumerate(folders or [root]):
         paths = matching(files, folder, some_only=part.names is not None)
         of_voc = folder.name == LISTED['masks']

@@ -335,7 +335,7 @@ def test_the_category_above_all_others_is_no_class(capsys):
 
 def test_bytes_are_read_under_a_name():
     data = json.dumps(coco(**POLYGONS)).encode()
-    assert read_coco(data, 'mine', masks=True).notes == []
+    assert read_coco(data, 'mine', masks=True)[1] == []
     message = '^mine: annotation 1 .* has no outline in "seg'
     with pytest.raises(UserError, match=message):
         read_coco(json.dumps(coco()).encode(), 'mine', masks=True)
