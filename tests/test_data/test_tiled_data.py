@@ -274,6 +274,7 @@ CSV = {
     'b,180,100,,y',
     'retinanet': 'images/a.png,10,20,30,50,tree\nimages/b.png,,,,,\n',
     'semicolons': 'img;xmin;ymin;xmax;ymax;labels\na.png;10;20;30;50;tree\nb.png;;;;;',
+    'name': 'name,x1,x2,y1,y2,classname\na.png,10,30,20,50,tree\nb.png,,,,,',
     'width': 'image_name,x,y,width,height,class_id\na,10,20,20,30,tree\nb,,,,,',
     'sides': '\ufeffImage;X;Y;W;H\n'.replace(';', ',') + 'a.png,10,20,20,30\nb.png,,,,',
 }

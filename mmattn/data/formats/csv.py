@@ -18,12 +18,12 @@ from .content import Content
 COLUMNS = {
     'image': (
         *('filename', 'image_path', 'image', 'file_name', 'image_id', 'path'),
-        *('image_name', 'imagename', 'imageid', 'img', 'file', 'filepath'),
+        *('image_name', 'imagename', 'imageid', 'img', 'file', 'filepath', 'name'),
     ),
     'label': (
-        *('class', 'label', 'class_name', 'name', 'category', 'classname', 'labels'),
+        *('class', 'label', 'class_name', 'category', 'classname', 'labels'),
         *('label_name', 'labelname', 'category_name', 'class_id', 'classid'),
-        *('category_id', 'label_id'),
+        *('category_id', 'label_id', 'name'),
     ),
     'x1': ('xmin', 'x_min', 'x1', 'left'),
     'y1': ('ymin', 'y_min', 'y1', 'top'),
@@ -90,6 +90,8 @@ def _rows(file: Path) -> list[tuple[int, dict[str, str]]]:
         for key, names in COLUMNS.items()
     }
     places, first = {k: place for k, place in keys.items() if place is not None}, 1
+    if places.get('label') == places.get('image'):  # `name` may be either
+        places.pop('label', None)
     if len(head) == len(PLAIN) and 'image' not in places:
         places, first = {key: place for place, key in enumerate(PLAIN)}, 0
     shapes = ({*CORNERS}, {*SIDES}, {'bbox'})

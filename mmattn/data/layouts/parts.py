@@ -5,11 +5,11 @@ name; lists of names, which Pascal VOC has; or what YOLO's YAML file says.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from mmattn.errors import UserError
 
-from ..image_files import MASK_ENDS, annotation_files, images_in
+from ..image_files import IMAGE_SUFFIXES, MASK_ENDS, annotation_files, images_in
 from ..notes import say
 from ..yolo_yaml import read_lines
 from .names import (
@@ -168,9 +168,15 @@ def _listed(kind: str, root: Path) -> dict[str, list[Part]]:
     for name in ('train', 'val', 'test'):
         if name in lists:
             lines = read_lines(lists[name])
-            names = tuple(line.split()[0] for line in lines if line.split())
+            names = tuple(_stem(line.split()[0]) for line in lines if line.split())
             parts[name] = [Part(root / 'JPEGImages', annotations, names)]
     return parts if parts.get('train') else {}
+
+
+def _stem(name: str) -> str:
+    """Return a name without the suffix of an image, which some lists have."""
+    path = PurePosixPath(name)
+    return str(path.with_suffix('')) if path.suffix.lower() in IMAGE_SUFFIXES else name
 
 
 def _by_files(
@@ -187,7 +193,8 @@ def _by_files(
             for name, files in inside.items()
             if files
         }
-    home = annotations or child(images, ('annotations',)) or images
+    inside = child(images, ('annotations',))
+    home = annotations or (inner_folder(inside) if inside else images)
     files = _files(home, suffix)
     if not files and annotations is None:  # the folder may be of another format
         files = _files(images, suffix)
