@@ -31,7 +31,7 @@ from ..models.presets import short_name
 from . import estimate, formats, own_config, own_data
 from .archs import find_arch
 from .class_folders import read_folders, write_folders
-from .classes import check_classes, choose_classes, merged, unseen
+from .classes import check_classes, choose_classes, merged, warn_of_unseen
 from .convert_options import parse_args
 from .folders import build
 from .image_files import darkness, dropped
@@ -97,11 +97,6 @@ def divide(items: dict[str, list], args: argparse.Namespace) -> dict[str, list]:
         if warning:
             print(f'warning: {warning}', file=sys.stderr)
     return splits
-
-
-def warn_of_unseen(splits: dict[str, set[str]]) -> None:
-    if warning := unseen(splits):
-        print(f'warning: {warning}', file=sys.stderr)
 
 
 def read(
