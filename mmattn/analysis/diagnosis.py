@@ -101,7 +101,7 @@ class _Split:
         self.sizes, self.boxes, self.files, self.fault = {}, [], [], None
         if file.suffix == '.json' and file.is_file():
             try:
-                content = read_coco(file).content
+                content, _ = read_coco(file)
             except UserError as error:
                 self.fault = str(error)
                 return

@@ -96,13 +96,7 @@ def archs() -> Iterator[Arch]:
             yield find_arch(name)
 
 
-def backbone_text(
-    arch: Arch,
-    inputs: Inputs,
-    pretrained: str | None = None,
-    preparing: str = '',
-    settings: str = '',
-) -> str:
+def backbone_text(arch: Arch, inputs: Inputs, pretrained: str | None = None) -> str:
     """Return the lines of a config, in a `model`, of a backbone and its start.
 
     Args:
@@ -110,15 +104,13 @@ def backbone_text(
         inputs: how images are read.
         pretrained: weights to start from, 'none' for random ones; None takes the
             published ones where there are some.
-        preparing: further lines of the data preprocessor.
-        settings: further arguments of the backbone.
     """
     start = arch.start if pretrained is None else pretrained
-    given = f'type={arch.type!r}, arch={arch.preset!r}, {inputs.backbone}{settings}'
+    given = f'type={arch.type!r}, arch={arch.preset!r}, {inputs.backbone}'
     lines = [
         f'# {inputs.about}',
         'data_preprocessor=dict(',
-        *(f'    {line}' for line in (preparing, inputs.preprocessor) if line),
+        *(f'    {line}' for line in inputs.preprocessor),
         f'    mean={list(inputs.mean)!r},',
         f'    std={list(inputs.std)!r},',
         '),',

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from mmattn.errors import UserError
 
 from .classes import merged
-from .image_files import folders_in, image_files
+from .image_files import folders_in, images_in
 from .layouts.names import split_folders
 from .layouts.parts import inner_folder
 from .notes import say
@@ -76,7 +76,7 @@ def read_folders(roots: dict[str, Path]) -> dict[str, list[ClassImage]]:
         split: [
             ClassImage(path, folder.name, path.relative_to(folder))
             for folder in folders_in(root)
-            for path in image_files(folder).values()
+            for path in images_in(folder)
         ]
         for split, root in roots.items()
     }

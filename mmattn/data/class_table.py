@@ -70,10 +70,11 @@ def _image_column(file: Path, rows: list[list[str]], names: ImageNames) -> int:
 def _class_columns(file: Path, head: list[str], column: int) -> list[int]:
     """Return the column of the classes, or those of a class each."""
     others = [place for place, name in enumerate(head) if name and place != column]
-    usual = [place for place in others if head[place].lower() in COLUMNS['label']]
     if not others:
         raise UserError(f'{file} must have a column of classes, got {shown(head)}')
-    return usual[:1] or others
+    names = [head[place].lower() for place in others]
+    usual = next((name for name in COLUMNS['label'] if name in names), None)
+    return others if usual is None else [others[names.index(usual)]]
 
 
 def _marked(row: list[str], head: list[str] | None, places: list[int]) -> str | None:

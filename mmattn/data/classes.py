@@ -1,5 +1,6 @@
 """Rename, merge and choose the classes of a data set."""
 
+import sys
 from collections.abc import Sequence
 
 from mmattn.errors import UserError
@@ -10,11 +11,23 @@ from .own_data import Picture
 
 
 def check_classes(classes: Sequence[str]) -> None:
-    """Raise ValueError if a name could become code in the config, or is repeated."""
+    """Raise ValueError if a name could become code in the config, or is repeated.
+
+    Tell of names that differ in case or spaces alone.
+    """
     for name in classes:
         check_text(name, 'a class name')
     if len(set(classes)) < len(classes):
         raise UserError(f'the names of classes must differ, got {", ".join(classes)}')
+    alike = {}
+    for name in classes:
+        alike.setdefault(name.casefold().strip(), []).append(name)
+    for names in alike.values():
+        if len(names) > 1:
+            say(
+                f'the classes {" and ".join(map(repr, names))} are alike: if they are '
+                f'one, pass --merge "{names[0]}={",".join(names)}"'
+            )
 
 
 def merged(
@@ -80,22 +93,21 @@ def choose_classes(
     return list(wanted or names)
 
 
-def unseen(splits: dict[str, set[str]]) -> str | None:
-    """Return a warning about classes that training has none of, or None.
+def warn_of_unseen(splits: dict[str, set[str]]) -> None:
+    """Print a warning about classes that training has none of.
 
     Args:
         splits: names of the classes that each split has something of.
     """
     missing = {split: found - splits['train'] for split, found in splits.items()}
-    if not any(missing.values()):
-        return None
-    names = sorted(set().union(*missing.values()))
-    return (
-        f'train has nothing of {", ".join(names)}, unlike '
-        f'{" and ".join(filter(missing.get, missing))}: --merge makes one class of '
-        'several, --val-images divides the images otherwise, and --classes, or '
-        '--ignore for label maps, leaves classes out'
-    )
+    if names := sorted(set().union(*missing.values())):
+        print(
+            f'warning: train has nothing of {", ".join(names)}, unlike '
+            f'{" and ".join(filter(missing.get, missing))}: --merge makes one class of '
+            'several, --val-images divides the images otherwise, and --classes, or '
+            '--ignore for label maps, leaves classes out',
+            file=sys.stderr,
+        )
 
 
 def _renumber(picture: Picture, numbers: Sequence[int | None]) -> int:

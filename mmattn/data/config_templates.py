@@ -1,5 +1,16 @@
 """Texts of the configs that `own_config` fills in."""
 
+RESIZE = """\
+resize = dict(type='Resize', scale_factor=factor, keep_ratio=True)
+# Training sees images smaller and larger, too.
+jitter = dict(
+    type='RandomChoice',
+    transforms=[
+        [dict(type='Resize', scale_factor=ratio * factor, keep_ratio=True)]
+        for ratio in (0.75, 1.0, 1.33)
+    ],
+)"""
+
 DETECTION = """\
 # {method} with {arch} on {name}, written by mmattn data convert.
 # {pictures}
@@ -40,15 +51,7 @@ model = dict(
     ),
 )
 
-resize = dict(type='Resize', scale_factor=factor, keep_ratio=True)
-# Training sees images smaller and larger, too.
-jitter = dict(
-    type='RandomChoice',
-    transforms=[
-        [dict(type='Resize', scale_factor=ratio * factor, keep_ratio=True)]
-        for ratio in (0.75, 1.0, 1.33)
-    ],
-)
+{resize}
 {load}
 train_pipeline = [
     {load_image},
@@ -140,15 +143,7 @@ model = dict(
     ),
 )
 
-resize = dict(type='Resize', scale_factor=factor, keep_ratio=True)
-# Training sees images smaller and larger, too.
-jitter = dict(
-    type='RandomChoice',
-    transforms=[
-        [dict(type='Resize', scale_factor=ratio * factor, keep_ratio=True)]
-        for ratio in (0.75, 1.0, 1.33)
-    ],
-)
+{resize}
 train_pipeline = [
     {load_image},
     dict(type='LoadAnnotations'),

@@ -39,7 +39,7 @@ from .class_folders import (
     write_folders,
 )
 from .class_table import read_table
-from .classes import check_classes, choose_classes, merged, unseen
+from .classes import check_classes, choose_classes, merged, warn_of_unseen
 from .convert_options import parse_args
 from .folders import build
 from .image_files import darkness, dropped
@@ -107,11 +107,6 @@ def divide(items: dict[str, list], args: argparse.Namespace) -> dict[str, list]:
     return splits
 
 
-def warn_of_unseen(splits: dict[str, set[str]]) -> None:
-    if warning := unseen(splits):
-        print(f'warning: {warning}', file=sys.stderr)
-
-
 def read(
     args: argparse.Namespace,
 ) -> tuple[dict[str, list[own_data.Picture]], list[str]]:
@@ -156,18 +151,31 @@ def read(
     return pictures, classes
 
 
-def tiling_of(args: argparse.Namespace) -> Tiling | None:
-    if args.tile is None:
-        return None
-    return Tiling(args.tile, args.overlap, args.min_visible, args.empty_tiles)
+def settings_of(args: argparse.Namespace) -> own_config.Settings:
+    tiling = None
+    if args.tile is not None:
+        tiling = Tiling(args.tile, args.overlap, args.min_visible, args.empty_tiles)
+    return own_config.Settings(
+        find_arch(args.arch),
+        args.pretrained,
+        args.factor,
+        tiling,
+        args.flip,
+        args.channels,
+    )
 
 
 def cut_all_but_tests(
-    whole: dict[str, list], seed: int, cut: Callable
+    whole: dict[str, list], tiling: Tiling | None, cut: Callable, seed: int
 ) -> dict[str, list]:
-    """Return the tiles of each split, and the whole images to test on."""
+    """Return the tiles of each split, and the whole images to test on.
+
+    Without tiles, all images stay whole.
+    """
+    if tiling is None:
+        return whole
     splits = {
-        name: cut(found, seed=seed if name == 'train' else None)
+        name: cut(found, tiling=tiling, seed=seed if name == 'train' else None)
         for name, found in whole.items()
         if name != 'test'
     }
@@ -180,7 +188,7 @@ def convert_objects(args: argparse.Namespace) -> own_config.Written:
     for option in ('ignore', 'palette'):
         if getattr(args, option):
             raise UserError(f'--{option} is for label maps; --classes chooses classes')
-    tiling = tiling_of(args)
+    settings = settings_of(args)
     pictures, classes = read(args)
     whole = divide(pictures, args)
     warn_of_unseen(
@@ -189,24 +197,11 @@ def convert_objects(args: argparse.Namespace) -> own_config.Written:
             for name, found in whole.items()
         }
     )
-    splits = whole
-    if tiling is not None:
-        cut = partial(cut_pictures, tiling=tiling)
-        splits = cut_all_but_tests(whole, args.seed, cut)
+    splits = cut_all_but_tests(whole, settings.tiling, cut_pictures, args.seed)
     write = partial(own_data.write_coco, splits, classes)
     build(write, args.out, options(args), force=args.force)
-    return own_config.detection(
-        args.out,
-        classes,
-        splits,
-        find_arch(args.arch),
-        args.pretrained,
-        factor=args.factor,
-        tiling=tiling,
-        flip=args.flip,
-        channels=args.channels,
-        most=max(len(picture.boxes) for found in whole.values() for picture in found),
-    )
+    most = max(len(picture.boxes) for found in whole.values() for picture in found)
+    return own_config.detection(args.out, classes, splits, settings, most)
 
 
 def color_number(text: str, option: str) -> int:
@@ -262,7 +257,7 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
     """Write a data set of label maps, and return the text of its config."""
     if args.masks is not None:
         raise UserError('--boxes and --masks are for objects, and labels has none')
-    tiling = tiling_of(args)
+    settings = settings_of(args)
     parts = parts_of(args)
     legend = legend_of(args, parts)
     items: dict[str, list[LabelMap]] = {
@@ -271,10 +266,8 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
     }
     name_alike([each for found in items.values() for each in found])
     whole = divide(items, args)
-    splits = whole
-    if tiling is not None:
-        cut = partial(cut_maps, tiling=tiling, legend=legend)
-        splits = cut_all_but_tests(whole, args.seed, cut)
+    cut = partial(cut_maps, legend=legend)
+    splits = cut_all_but_tests(whole, settings.tiling, cut, args.seed)
 
     def write(folder: Path) -> dict:
         counts = write_label_maps(splits, legend, folder)
@@ -288,17 +281,7 @@ def convert_label_maps(args: argparse.Namespace) -> own_config.Written:
         return counts
 
     build(write, args.out, options(args), force=args.force)
-    return own_config.segmentation(
-        args.out,
-        legend.classes,
-        splits,
-        find_arch(args.arch),
-        args.pretrained,
-        factor=args.factor,
-        tiling=tiling,
-        flip=args.flip,
-        channels=args.channels,
-    )
+    return own_config.segmentation(args.out, legend.classes, splits, settings)
 
 
 def convert_classes(args: argparse.Namespace) -> own_config.Written:
@@ -319,14 +302,7 @@ def convert_classes(args: argparse.Namespace) -> own_config.Written:
         {name: {each.folder for each in found} for name, found in splits.items()}
     )
     build(partial(write_folders, splits), args.out, options(args), force=args.force)
-    return own_config.classification(
-        args.out,
-        splits,
-        find_arch(args.arch),
-        args.pretrained,
-        flip=args.flip,
-        channels=args.channels,
-    )
+    return own_config.classification(args.out, splits, settings_of(args))
 
 
 def options(args: argparse.Namespace) -> dict:

@@ -17,11 +17,16 @@ from .notes import say, some
 IMAGE_SUFFIXES = ('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.webp')
 NUMBER = re.compile(r'(?<![A-Za-z])\d+|\d+(?![A-Za-z])')  # not the 8 of `Img8bit`
 DARK, SAMPLE = 32, 8  # of 255; images that are looked at
+MASK_SUFFIXES = (*IMAGE_SUFFIXES, '.gif')  # training reads no images of GIF files
 MASK_ENDS = ('_mask', '_masks', '_label', '_labels', '_l', '_seg', '_gt')
 
 
 def image_files(
-    folder: Path, *, beside: Path | None = None, names: Iterable[str] | None = None
+    folder: Path,
+    *,
+    beside: Path | None = None,
+    names: Iterable[str] | None = None,
+    suffixes: Sequence[str] = IMAGE_SUFFIXES,
 ) -> dict[str, Path]:
     """Return the images in a folder and the folders inside it, in order.
 
@@ -29,6 +34,7 @@ def image_files(
         folder: of the images.
         beside: folder of annotations, whose images are left out if it is inside.
         names: paths in the folder, without suffix, of the images to return.
+        suffixes: that are accepted.
 
     Returns:
         Paths by themselves in the folder, without suffix.
@@ -37,7 +43,7 @@ def image_files(
         ValueError: there is no image, two have one name, or one of `names` is missing.
     """
     files = {}
-    for path in images_in(folder):
+    for path in images_in(folder, suffixes):
         if beside != folder and beside in path.parents:
             continue
         name = _name(folder, path)
@@ -56,16 +62,16 @@ def image_files(
     return {name: files[name] for name in names}
 
 
-def images_in(folder: Path) -> list[Path]:
+def images_in(folder: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> list[Path]:
     """Return the images in a folder and the folders inside it, in order.
 
     Raises:
         ValueError: there is none.
     """
-    files = [path for path in _inside(folder) if path.suffix.lower() in IMAGE_SUFFIXES]
+    files = [path for path in _inside(folder) if path.suffix.lower() in suffixes]
     if not files:
         raise UserError(
-            f'{folder} has no image; accepted suffixes: {", ".join(IMAGE_SUFFIXES)}'
+            f'{folder} has no image; accepted suffixes: {", ".join(suffixes)}'
         )
     return files
 
@@ -194,7 +200,7 @@ def matching(
     Raises:
         ValueError: an image has no mask, or a mask no image.
     """
-    masks = image_files(folder)
+    masks = image_files(folder, suffixes=MASK_SUFFIXES)
     hint = 'the suffix and what all names share'
     if set(masks.values()) & set(images.values()):
         hint += (

@@ -1,7 +1,7 @@
 """How a converted config reads images: in RGB, or with all of their channels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ class Inputs:
         mean: of each channel.
         std: of each channel.
         about: the comment on them.
-        preprocessor: further arguments of the data preprocessor.
+        preprocessor: lines of further arguments of the data preprocessor.
         backbone: arguments of the backbone.
     """
 
@@ -37,8 +37,13 @@ class Inputs:
     mean: Sequence[float] = MEAN
     std: Sequence[float] = STD
     about: str = 'The colors of ImageNet, which published weights have seen.'
-    preprocessor: str = ''
+    preprocessor: Sequence[str] = ()
     backbone: str = ''
+
+
+CLASSIFIER = Inputs(
+    preprocessor=['num_classes=num_classes,'], backbone='out_indices=3, '
+)
 
 
 def find_inputs(images: Sequence, channels: int | None, task: str) -> Inputs:
@@ -49,17 +54,19 @@ def find_inputs(images: Sequence, channels: int | None, task: str) -> Inputs:
         channels: of TIFF files that are read as they are; None for RGB.
         task: a key of `PREPROCESSORS`.
     """
+    inputs = CLASSIFIER if task == 'classification' else Inputs()
     if channels is None:
-        return Inputs()
+        return inputs
     paths = [each.path for each in images[:: -(-len(images) // SAMPLE)]]
     mean, std = statistics(paths, channels)
-    return Inputs(
+    return replace(
+        inputs,
         load=f"dict(type='mmattn.LoadChannels', channels={channels})",
         mean=mean,
         std=std,
         about='Of each channel, in the values of the files.',
-        preprocessor=PREPROCESSORS[task],
-        backbone=f'in_channels={channels}, ',
+        preprocessor=(*inputs.preprocessor, PREPROCESSORS[task]),
+        backbone=f'in_channels={channels}, {inputs.backbone}',
     )
 
 

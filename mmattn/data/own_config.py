@@ -185,10 +185,49 @@ def batch_of(crop: int) -> int:
     return 4 if crop <= 256 else 2
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What a user chooses of a config.
+
+    Attributes:
+        arch: backbone.
+        pretrained: weights to start from, 'none' for random ones; None takes the
+            published ones of the backbone.
+        factor: that images are resized by; None chooses.
+        tiling: how images were cut, if they were.
+        flip: a key of `FLIPS`.
+        channels: of TIFF files that are read as they are; None for RGB.
+    """
+
+    arch: Arch
+    pretrained: str | None = None
+    factor: float | None = None
+    tiling: Tiling | None = None
+    flip: str = 'horizontal'
+    channels: int | None = None
+
+
 def facts(
-    out: Path, classes: Sequence[str], sizes: Sequence, arch: Arch, flip: str
+    out: Path,
+    classes: Sequence[str],
+    sizes: Sequence[tuple[int, int]],
+    train: Sequence,
+    settings: Settings,
+    task: str,
 ) -> dict:
-    """Return what every config tells."""
+    """Return what every config tells.
+
+    Args:
+        out: folder of the data set.
+        classes: names of the classes.
+        sizes: heights and widths of the images.
+        train: images to train on.
+        settings: of the user.
+        task: see `find_inputs`.
+    """
+    arch, tiling = settings.arch, settings.tiling
+    inputs = find_inputs(train, settings.channels, task)
+    tiles = tiling and templates.TILES.format(tile=tiling.tile, overlap=tiling.overlap)
     return dict(
         name=out.name,
         root=f'{out.as_posix()}/',
@@ -196,7 +235,11 @@ def facts(
         num_classes=len(classes),
         pictures=describe(sizes),
         arch=arch.name,
-        flip=FLIPS[flip],
+        backbone=backbone_text(arch, inputs, settings.pretrained),
+        load_image=inputs.load,
+        flip=FLIPS[settings.flip],
+        tiles=tiles or '',
+        resize=templates.RESIZE,
     )
 
 
@@ -204,14 +247,8 @@ def detection(
     out: Path,
     classes: Sequence[str],
     splits: dict[str, list[Picture]],
-    arch: Arch,
-    pretrained: str | None = None,
-    *,
-    factor: float | None = None,
-    tiling: Tiling | None = None,
+    settings: Settings,
     most: int = 0,
-    flip: str = 'horizontal',
-    channels: int | None = None,
 ) -> Written:
     """Return a config for Mask R-CNN, or Faster R-CNN where there are boxes only.
 
@@ -219,35 +256,29 @@ def detection(
         out: folder of the data set.
         classes: names of the classes.
         splits: pictures of `train`, of `val`, and of tests.
-        arch: backbone.
-        pretrained: weights to start from, 'none' for random ones; None takes the
-            published ones of the backbone.
-        factor: that images are resized by; None chooses.
-        tiling: how images were cut, if they were.
+        settings: of the user.
         most: the largest number of objects of an image before it was cut.
-        flip: a key of `FLIPS`.
-        channels: of TIFF files that are read as they are; None for RGB.
 
     Raises:
-        ValueError: `factor` is out of range.
+        ValueError: the factor is out of range.
     """
     pictures = [picture for part in splits.values() for picture in part]
-    seen = splits['train'] + splits['val'] if tiling else pictures
+    train = splits['train']
+    seen = train + splits['val'] if settings.tiling else pictures
     has_masks = any(picture.masks for picture in pictures)
     sizes = [picture.size for picture in seen]
     boxes = np.array([box for picture in seen for box in picture.boxes])
     sides = np.sqrt(boxes[:, 2] * boxes[:, 3])
-    factor, resized = shrinking(sizes, float(np.median(sides)), factor)
+    factor, resized = shrinking(sizes, float(np.median(sides)), settings.factor)
     sides *= factor
     scale = anchor_scale(sides)
     crop = crop_of(sizes, factor)
     low, high = np.percentile(sides, (25, 75))
     most = max(most, *(len(picture.boxes) for picture in pictures))
-    most_train = max(len(picture.boxes) for picture in splits['train'])
-    inputs = find_inputs(splits['train'], channels, 'detection')
+    most_train = max(len(picture.boxes) for picture in train)
     method = 'Mask R-CNN' if has_masks else 'Faster R-CNN'
     text = templates.DETECTION.format(
-        **facts(out, classes, sizes, arch, flip),
+        **facts(out, classes, sizes, train, settings, 'detection'),
         **limits(most, most_train),
         method=method,
         type='MaskRCNN' if has_masks else 'FasterRCNN',
@@ -257,9 +288,7 @@ def detection(
         else 'mask_roi_extractor=None,\n        mask_head=None',
         load=load_text(pictures, has_masks),
         has_masks=has_masks,
-        load_image=inputs.load,
-        backbone=backbone_text(arch, inputs, pretrained),
-        channels=list(arch.channels),
+        channels=list(settings.arch.channels),
         scale=round(scale / factor, 2),
         sides=', '.join(str(scale * stride) for stride in (4, 8, 16, 32)),
         low=low,
@@ -268,9 +297,8 @@ def detection(
         most_train=most_train,
         resized=resized,
         factor=factor,
-        tiles=tiles_of(tiling),
-        empty=sum(not picture.boxes for picture in splits['train']),
-        images=len(splits['train']),
+        empty=sum(not picture.boxes for picture in train),
+        images=len(train),
         crop=crop,
         batch_size=batch_of(crop),
     )
@@ -283,17 +311,11 @@ def detection(
     best = 'coco/segm_mAP' if has_masks else 'coco/bbox_mAP'
     warning = of_small_objects(sides, factor, max(map(max, sizes)))
     return Written(
-        text + schedule(len(splits['train']), batch_of(crop), arch, best),
+        text + schedule(len(train), batch_of(crop), settings.arch, best),
         method.lower().replace('-', '').replace(' ', '_'),
         small=bool(np.median(sides) < 2 * SMALL),
         warnings=[warning] if warning else [],
     )
-
-
-def tiles_of(tiling: Tiling | None) -> str:
-    if tiling is None:
-        return ''
-    return templates.TILES.format(tile=tiling.tile, overlap=tiling.overlap)
 
 
 def one_suffix(found: Sequence[LabelMap]) -> str:
@@ -314,34 +336,24 @@ def segmentation(
     out: Path,
     classes: Sequence[str],
     splits: dict[str, list[LabelMap]],
-    arch: Arch,
-    pretrained: str | None = None,
-    *,
-    factor: float | None = None,
-    tiling: Tiling | None = None,
-    flip: str = 'horizontal',
-    channels: int | None = None,
+    settings: Settings,
 ) -> Written:
     """Return a config for UperNet; see `detection`.
 
     Raises:
-        ValueError: images have several suffixes, or `factor` is out of range.
+        ValueError: images have several suffixes, or the factor is out of range.
     """
     seen = splits['train'] + splits['val']
     sizes = [_size(each) for each in seen]
-    factor, resized = shrinking(sizes, wish=factor or 1.0)
+    factor, resized = shrinking(sizes, wish=settings.factor or 1.0)
     resized = resized if factor != 1 else 'Images keep their size.'
     crop = crop_of(sizes, factor)
-    inputs = find_inputs(splits['train'], channels, 'segmentation')
     text = templates.SEGMENTATION.format(
-        **facts(out, classes, sizes, arch, flip),
-        load_image=inputs.load,
-        backbone=backbone_text(arch, inputs, pretrained),
+        **facts(out, classes, sizes, splits['train'], settings, 'segmentation'),
         palette=[tuple(color) for color in class_colors(len(classes))],
-        channels=list(arch.channels),
+        channels=list(settings.arch.channels),
         resized=resized,
         factor=factor,
-        tiles=tiles_of(tiling),
         crop=crop,
         suffix=one_suffix(seen),
         batch_size=batch_of(crop),
@@ -352,41 +364,29 @@ def segmentation(
         suffix = one_suffix(splits[name])
         text += templates.SEGMENTATION_TEST.format(test=name, test_suffix=suffix)
     text += templates.AVERAGE
-    return Written(
-        text + schedule(len(splits['train']), batch_of(crop), arch, 'mIoU'), 'upernet'
-    )
+    images = len(splits['train'])
+    text += schedule(images, batch_of(crop), settings.arch, 'mIoU')
+    return Written(text, 'upernet')
 
 
 def classification(
-    out: Path,
-    splits: dict[str, list[ClassImage]],
-    arch: Arch,
-    pretrained: str | None = None,
-    *,
-    flip: str = 'horizontal',
-    channels: int | None = None,
+    out: Path, splits: dict[str, list[ClassImage]], settings: Settings
 ) -> Written:
     """Return a config for a classifier; see `detection`."""
     images = [each for found in splits.values() for each in found]
-    sizes = [image_size(each.path, channels) for each in images]
+    sizes = [image_size(each.path, settings.channels) for each in images]
     side = np.median([min(size) for size in sizes])
     classes = sorted({each.folder for each in images})
-    inputs = find_inputs(splits['train'], channels, 'classification')
     text = templates.CLASSIFICATION.format(
-        **facts(out, classes, sizes, arch, flip),
-        load_image=inputs.load,
-        backbone=backbone_text(
-            arch, inputs, pretrained, 'num_classes=num_classes,', 'out_indices=3, '
-        ),
+        **facts(out, classes, sizes, splits['train'], settings, 'classification'),
         size=int(np.clip(round(side / 32), 1, 7)) * 32,
-        channels=arch.channels[-1],
+        channels=settings.arch.channels[-1],
         batch_size=CLASSIFIED,
         test='test' if 'test' in splits else 'val',
     )
-    return Written(
-        text + schedule(len(splits['train']), CLASSIFIED, arch, 'accuracy/top1'),
-        'classifier',
-    )
+    images = len(splits['train'])
+    text += schedule(images, CLASSIFIED, settings.arch, 'accuracy/top1')
+    return Written(text, 'classifier')
 
 
 def _size(each: LabelMap) -> tuple[int, int]:

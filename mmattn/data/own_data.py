@@ -1,7 +1,7 @@
 """Pictures with objects: read from masks, and written as mm packages read them."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from mmattn.errors import UserError
 from ..results.coco import encode_mask
 from .coco_json import object_area
 from .image_files import (
-    IMAGE_SUFFIXES,
+    MASK_SUFFIXES,
     folders_in,
     image_files,
     image_size,
@@ -27,11 +27,12 @@ from .label_maps import IGNORED, read_mask
 from .layouts import Part
 from .layouts.names import ANNOTATIONS, IMAGES, child
 from .layouts.parts import LISTED
-from .notes import some
+from .notes import say, some
 from .windows import Window, write_image
 
 BORDER = 0xE0E0C0  # the color of 255 in Pascal VOC's palette
 MIN_AREA = 4  # pixels; a smaller part of a mask is dust
+THIN = 5  # pixels; objects are wider somewhere
 
 
 @dataclass
@@ -83,6 +84,17 @@ def instances(mask: np.ndarray, is_binary: bool) -> Iterator[np.ndarray]:
         yield mask == number
 
 
+def are_smoothed(masks: Iterable[np.ndarray]) -> bool:
+    """Return whether masks are 255 with thin gray borders, as a resize leaves them."""
+    square, is_gray = np.ones((THIN, THIN), np.uint8), False
+    for mask in masks:
+        gray = ((mask > 0) & (mask != 255)).astype(np.uint8)
+        if mask.max() not in (0, 255) or cv2.erode(gray, square, borderValue=0).any():
+            return False
+        is_gray = is_gray or gray.any()
+    return bool(is_gray)
+
+
 def numbers_of_voc(path: Path, size: tuple[int, int]) -> np.ndarray:
     """Return the numbers of a mask of Pascal VOC without the borders of objects.
 
@@ -125,7 +137,7 @@ def masks_of_objects(
         path: [
             file
             for file in sorted(folder.iterdir())
-            if file.suffix.lower() in IMAGE_SUFFIXES and not is_hidden(Path(file.name))
+            if file.suffix.lower() in MASK_SUFFIXES and not is_hidden(Path(file.name))
         ]
         for path, folder in folders.items()
         if folder and folder.is_dir()
@@ -138,12 +150,16 @@ def masks_of_objects(
     return masks
 
 
+def _picture(part: Part, path: Path) -> Picture:
+    name = path.relative_to(part.images).as_posix()
+    return Picture(path, image_size(path, part.channels), name=name)
+
+
 def from_masks_of_objects(part: Part, masks: dict[Path, list[Path]]) -> list[Picture]:
     """Return the images of a part with the objects of their mask files."""
     pictures = []
     for path, files in tqdm(masks.items(), 'read', disable=None):
-        name = path.relative_to(part.images).as_posix()
-        picture = Picture(path, image_size(path, part.channels), name=name)
+        picture = _picture(part, path)
         for file in files:
             mask = read_mask(file, picture.size)
             if np.unique(mask[mask > 0]).size > 1:
@@ -185,14 +201,7 @@ def from_masks(part: Part) -> tuple[list[Picture], list[str]]:
     folders = [path for path in folders_in(root) if path.name not in inner]
     folders = [] if root == part.images else folders
     classes = [folder.name for folder in folders] or ['object']
-    pictures = {
-        name: Picture(
-            path,
-            image_size(path, part.channels),
-            name=path.relative_to(part.images).as_posix(),
-        )
-        for name, path in files.items()
-    }
+    pictures = {name: _picture(part, path) for name, path in files.items()}
     for label, folder in enumerate(folders or [root]):
         paths = matching(files, folder, some_only=part.names is not None)
         of_voc = folder.name == LISTED['masks']
@@ -203,7 +212,10 @@ def from_masks(part: Part) -> tuple[list[Picture], list[str]]:
         }
         largest = max(np.unique(mask[mask > 0]).size for mask in masks.values())
         is_binary = largest == 1 and not of_voc
-        if is_binary:
+        if not of_voc and are_smoothed(masks.values()):
+            say(f'{folder}: the masks have smoothed borders; objects are 128 and above')
+            masks, is_binary = {n: mask >= 128 for n, mask in masks.items()}, True
+        elif is_binary:
             print(f'{folder}: the masks have one number; connected pixels are objects')
         for name, mask in masks.items():
             picture = pictures[name]

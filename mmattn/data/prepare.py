@@ -113,22 +113,20 @@ def unpack(file: Path, folder: str, out: Path) -> None:
         ValueError: the file holds anything else, or is damaged.
     """
     try:
-        _extract(file, folder, out)
+        with zipfile.ZipFile(file) as archive, stage(out / folder) as partial:
+            names = [n for n in archive.namelist() if not n.startswith('__MACOSX')]
+            others = {name.partition('/')[0] for name in names} - {folder}
+            if others or not names:
+                raise UserError(
+                    f'{file} must hold {folder}/ only, got {sorted(others)}'
+                )
+            for name in tqdm(names, f'unpack {folder}', disable=None):
+                archive.extract(name, partial)
+            for path in (partial / folder).iterdir():
+                path.rename(partial / path.name)
+            (partial / folder).rmdir()
     except zipfile.BadZipFile as error:
         raise UserError(f'{file} is damaged: {error}') from error
-
-
-def _extract(file: Path, folder: str, out: Path) -> None:
-    with zipfile.ZipFile(file) as archive, stage(out / folder) as partial:
-        names = [name for name in archive.namelist() if not name.startswith('__MACOSX')]
-        others = {name.partition('/')[0] for name in names} - {folder}
-        if others or not names:
-            raise UserError(f'{file} must hold {folder}/ only, got {sorted(others)}')
-        for name in tqdm(names, f'unpack {folder}', disable=None):
-            archive.extract(name, partial)
-        for path in (partial / folder).iterdir():
-            path.rename(partial / path.name)
-        (partial / folder).rmdir()
 
 
 def check_space(folder: Path, gigabytes: float) -> None:

@@ -20,7 +20,7 @@ from .classes import check_classes
 from .folders import CARD
 from .formats import read_objects
 from .formats.csv import has_boxes
-from .image_files import IMAGE_SUFFIXES, MASK_ENDS
+from .image_files import MASK_ENDS, MASK_SUFFIXES, is_hidden
 from .label_maps import COLOR, LEGENDS, from_label_maps
 from .layouts import Part
 from .layouts.names import split_of
@@ -126,7 +126,8 @@ def _objects(data: Path, arch: Arch, pretrained: str | None) -> own_config.Writt
     }
     splits, classes = read_objects('coco', parts, masks=None)
     check_classes(classes)
-    return own_config.detection(data, classes, splits, arch, pretrained)
+    settings = own_config.Settings(arch, pretrained)
+    return own_config.detection(data, classes, splits, settings)
 
 
 def _label_maps(
@@ -144,7 +145,8 @@ def _label_maps(
         for split in (*SPLITS, 'test')
         if (data / 'images' / split).is_dir()
     }
-    return own_config.segmentation(data, classes, splits, arch, pretrained)
+    settings = own_config.Settings(arch, pretrained)
+    return own_config.segmentation(data, classes, splits, settings)
 
 
 def format_of(data: Path) -> str | None:
@@ -153,15 +155,18 @@ def format_of(data: Path) -> str | None:
     texts, names, folders = set(), set(), set()
     first = {}  # picture in and below each folder
     for folder, _, files in os.walk(data, followlinks=True):
+        around = Path(folder).relative_to(data)
+        if is_hidden(around):
+            continue
+        files = {name for name in files if not name.startswith('.')}
         names.update(files)
-        around = Path(folder).relative_to(data).parts
-        for file in (Path(folder, name) for name in sorted({*files} - {CARD})):
+        for file in (Path(folder, name) for name in sorted(files - {CARD})):
             suffix = file.suffix.lower()
             found[suffix] += 1
-            if suffix in IMAGE_SUFFIXES:
+            if suffix in MASK_SUFFIXES:
                 pictures.append(file.stem)
                 folders.add(file.parent.name.lower())
-                for name in around:
+                for name in around.parts:
                     first.setdefault(name.lower(), file)
             elif suffix == '.txt':
                 texts.add(file.stem)

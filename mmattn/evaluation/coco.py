@@ -87,12 +87,12 @@ class CocoMetric(MMDetCocoMetric):
         if ann_file is None:
             return
         with get_local_path(ann_file, backend_args=self.backend_args) as path:
-            found = read_coco(path, ann_file, masks='segm' in self.metrics)
-        for note in found.notes:
+            content, notes = read_coco(path, ann_file, masks='segm' in self.metrics)
+        for note in notes:
             print_log(note, 'current', logging.WARNING)
         if kwargs.get('sort_categories'):
-            found.content['categories'].sort(key=lambda category: category['id'])
-        self._coco_api = index(found.content, MMDetCOCO())
+            content['categories'].sort(key=lambda category: category['id'])
+        self._coco_api = index(content, MMDetCOCO())
 
     @property
     def class_rows(self) -> dict[str, dict[str, dict[str, float]]]:

@@ -59,21 +59,20 @@ class _Recorded:
         """Return the object; `built` holds the objects so far, as in `as_data`."""
         raise NotImplementedError
 
-    def refusal(self) -> UnpicklingError:
-        return _refuse(self.name)
+    def require(self, fits: bool):
+        """Raise an UnpicklingError unless a part of the record fits."""
+        if not fits:
+            raise _refuse(self.name)
 
 
 class _DType(_Recorded):
     name = 'numpy.dtype'
 
     def build(self, built):
-        if not self.arguments or type(self.arguments[0]) is not str:
-            raise self.refusal()
-        if len(self.arguments[0]) > LONGEST_DTYPE:
-            raise self.refusal()
-        dtype = np.dtype(self.arguments[0])
-        if dtype.kind not in PLAIN_KINDS or dtype.itemsize == 0:
-            raise self.refusal()
+        name = self.arguments[0] if self.arguments else None
+        self.require(type(name) is str and len(name) <= LONGEST_DTYPE)
+        dtype = np.dtype(name)
+        self.require(dtype.kind in PLAIN_KINDS and dtype.itemsize > 0)
         # The name of the type does not include the byte order.
         if type(self.state) is tuple and self.state[1] in ('<', '>'):
             dtype = dtype.newbyteorder(self.state[1])
@@ -84,19 +83,14 @@ class _Array(_Recorded):
     name = 'numpy.ndarray'
 
     def build(self, built):
-        if type(self.state) is not tuple or len(self.state) != 5:
-            raise self.refusal()
+        self.require(type(self.state) is tuple and len(self.state) == 5)
         _, shape, dtype, is_fortran, data = self.state
-        if type(dtype) is not _DType:
-            raise self.refusal()
+        self.require(type(dtype) is _DType)
         dtype = dtype.build(built)
         if type(data) is _Bytes:
             data = data.build(built)
-        plain_shape = type(shape) is tuple and all(
-            type(side) is int and side >= 0 for side in shape
-        )
-        if type(data) is not bytes or not plain_shape:
-            raise self.refusal()
+        self.require(type(data) is bytes and type(shape) is tuple)
+        self.require(all(type(side) is int and side >= 0 for side in shape))
         order = 'F' if is_fortran is True else 'C'
         return np.ndarray(shape, dtype, data, order=order).copy(order)
 
@@ -105,8 +99,7 @@ class _Scalar(_Recorded):
     name = 'numpy.core.multiarray.scalar'
 
     def build(self, built):
-        if [type(item) for item in self.arguments] != [_DType, bytes]:
-            raise self.refusal()
+        self.require([*map(type, self.arguments)] == [_DType, bytes])
         dtype, data = self.arguments
         return np.frombuffer(data, dtype.build(built), count=1)[0]
 
@@ -115,23 +108,16 @@ class _History(_Recorded):
     name = 'mmengine.logging.history_buffer.HistoryBuffer'
 
     def build(self, built):
-        if type(self.state) is not dict:
-            raise self.refusal()
+        self.require(type(self.state) is dict)
         arrays = [self.state.get(key) for key in ('_log_history', '_count_history')]
         length = self.state.get('max_length')
-        if (
-            any(type(array) is not _Array for array in arrays)
-            or type(length) is not int
-        ):
-            raise self.refusal()
-        if any(id(array) in built for array in arrays):  # it would copy them again
-            raise self.refusal()
+        self.require([*map(type, arrays), type(length)] == [_Array, _Array, int])
+        # Arrays that are shared would be copied again.
+        self.require(not any(id(array) in built for array in arrays))
         log, count = (as_data(array, built) for array in arrays)
-        is_plain = all(
-            array.ndim == 1 and array.dtype.kind in 'biuf' for array in (log, count)
-        )
-        if not is_plain or len(log) != len(count) or length < 1:
-            raise self.refusal()
+        for array in (log, count):
+            self.require(array.ndim == 1 and array.dtype.kind in 'biuf')
+        self.require(len(log) == len(count) and length >= 1)
         return _CLASSES[self.name](
             log_history=log, count_history=count, max_length=length
         )
@@ -143,11 +129,9 @@ class _Statistic(_Recorded):
     name = 'builtins.getattr'
 
     def build(self, built):
-        if len(self.arguments) != 2:
-            raise self.refusal()
-        owner, name = self.arguments
-        if owner is not _History or type(name) is not str or name not in STATISTICS:
-            raise self.refusal()
+        self.require(len(self.arguments) == 2 and self.arguments[0] is _History)
+        name = self.arguments[1]
+        self.require(type(name) is str and name in STATISTICS)
         return name
 
 
@@ -157,8 +141,7 @@ class _Bytes(_Recorded):
     name = 'builtins.bytes'
 
     def build(self, built):
-        if self.arguments or self.state is not None:
-            raise self.refusal()
+        self.require(not self.arguments and self.state is None)
         return b''
 
 
@@ -174,12 +157,8 @@ class _Namespace(_Recorded):
 
     def build(self, built):
         attributes = {} if self.state is None else self.state
-        if (
-            self.arguments
-            or type(attributes) is not dict
-            or not all(type(key) is str for key in attributes)
-        ):
-            raise self.refusal()
+        self.require(not self.arguments and type(attributes) is dict)
+        self.require({str}.issuperset(map(type, attributes)))
         return Namespace(**as_data(attributes, built))
 
 
@@ -187,8 +166,7 @@ class _ConfigDict(_Recorded):
     name = 'mmengine.config.config.ConfigDict'
 
     def build(self, built):
-        if self.state is not None or [type(item) for item in self.arguments] != [dict]:
-            raise self.refusal()
+        self.require(self.state is None and [*map(type, self.arguments)] == [dict])
         config = _CLASSES[self.name]()
         # ConfigDict itself would copy what is shared, level by level.
         dict.update(config, as_data(self.arguments[0], built))
@@ -203,20 +181,18 @@ def use_classes(history: Callable, config: type[dict]):
     _CLASSES.update({_History.name: history, _ConfigDict.name: config})
 
 
+STAND_INS = (
+    _DType,
+    _Array,
+    _History,
+    _Statistic,
+    _Bytes,
+    _Slice,
+    _Namespace,
+    _ConfigDict,
+)
 ALLOWED_GLOBALS = [
-    *(
-        (stand_in, stand_in.name)
-        for stand_in in (
-            _DType,
-            _Array,
-            _History,
-            _Statistic,
-            _Bytes,
-            _Slice,
-            _Namespace,
-            _ConfigDict,
-        )
-    ),
+    *((stand_in, stand_in.name) for stand_in in STAND_INS),
     *(
         (stand_in, f'numpy.{core}.multiarray.{name}')
         for core in ('core', '_core')

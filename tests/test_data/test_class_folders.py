@@ -44,8 +44,21 @@ def test_folders_of_classes(capsys):
 def test_folders_of_an_archive_and_of_a_system():
     """An archive has a folder around all; a notebook and a Mac leave others there."""
     names = 'cat/1 cat/2 dog/1 dog/2 dog/3 .ipynb_checkpoints/1'
+    save('r/x/cat/1.png')
     run(*folders(x=names, __MACOSX='x/1'))
     assert {p.name for p in Path('data/set/train').iterdir()} == {'cat', 'dog'}
+
+
+@pytest.mark.parametrize(
+    'train, test', [('seg_train', 'seg_test'), ('training_set', 'test_set')]
+)
+def test_splits_of_other_names_are_no_classes(train, test):
+    """A folder inside has its name, as in Kaggle's Intel images, and cats and dogs."""
+    names = {f'{name}/{name}': 'cat/1 cat/2 dog/1 dog/2' for name in (train, test)}
+    run(*folders(**names), '--val', '0.5')
+    found = {p.parent for p in Path('data/set').rglob('*.jpg')}
+    assert {p.parts[2] for p in found} == {'train', 'val', 'test'}
+    assert {p.name for p in found} == {'cat', 'dog'}
 
 
 @pytest.mark.parametrize('args', [['--merge', 'cat=cat,Cat'], ['--classes', 'cat dog']])

@@ -223,6 +223,10 @@ READ = {  # what writes; its arguments; box, area and outline of the first; what
     'voc': (write_voc, [], [10, 5, 20, 21], 420, None, 'boxes'),
     'voc-no-size': (write_voc, dict(size='0 0'), [10, 5, 20, 21], 420, None, 'boxes'),
     'labelme': (write_labelme, [LEAF_SHAPE], LEAF, 400, None, UNLISTED),
+    'labelme-turned': (
+        *(write_labelme, [shape('rotation', [20, 9], [31, 20], [20, 31], [9, 20])]),
+        *([9, 9, 22, 22], 242, [[20, 9, 31, 20, 20, 31, 9, 20]], 'masks'),
+    ),
     'labelme-group': (write_labelme, GROUP, [10, 10, 50, 20], 410, GROUPED, 'masks'),
     'labelme-ignore': (
         *(write_labelme, [LEAF_SHAPE, IGNORED], LEAF, 400, None),
@@ -253,6 +257,16 @@ def test_what_is_read(case, capsys):
     assert sorted(e['id'] for e in [entry, *others] if e['id'] == 1) == [1, 1]
     captured = capsys.readouterr()
     assert said in captured.out + captured.err
+
+
+def test_classes_that_may_be_one_are_named(capsys):
+    args = write_voc(extra='<name>Bird</name>')
+    path = Path('xml/0.xml')
+    path.write_text(path.read_text().replace('Bird', 'bird'))
+    run(args)
+    assert '--merge "Bird=Bird,bird"' in capsys.readouterr().err
+    run([*args, '--merge', 'Bird=Bird,bird'])
+    assert 'alike' not in capsys.readouterr().err
 
 
 def test_difficult_objects_are_crowds():
@@ -321,7 +335,7 @@ def test_the_category_above_all_others_is_no_class(capsys):
 
 def test_bytes_are_read_under_a_name():
     data = json.dumps(coco(**POLYGONS)).encode()
-    assert read_coco(data, 'mine', masks=True).notes == []
+    assert read_coco(data, 'mine', masks=True)[1] == []
     message = '^mine: annotation 1 .* has no outline in "seg'
     with pytest.raises(UserError, match=message):
         read_coco(json.dumps(coco()).encode(), 'mine', masks=True)

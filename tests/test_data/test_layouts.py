@@ -7,6 +7,7 @@ from conversions import SIZE, save
 from PIL import Image
 
 from mmattn.data.layouts import find_parts
+from mmattn.data.layouts.names import image_splits
 from mmattn.data.layouts.parts import beside
 from mmattn.data.recognize import format_of
 
@@ -46,6 +47,11 @@ def test_each_split_has_its_maps(pairs):
     for (part,), pair in zip(found.values(), pairs, strict=True):
         images, maps = (Path('set', name) for name in pair.split())
         assert part.images in (images, images.parent) and part.annotations == maps
+
+
+def test_a_plain_name_of_a_split_counts_before_a_longer_one():
+    save('set/seg_train/a.png', 'set/train/a.png')
+    assert image_splits(Path('set')) == {'train': Path('set/train')}
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,36 @@ def test_a_file_of_several_numbers_is_named():
         run('masks', 'set')
 
 
+@pytest.mark.parametrize('layout', ['train/{}.png train_masks/{}_mask.gif'])
+def test_masks_of_carvana_are_gif_files(layout):
+    image, mask = layout.split()
+    for name in 'ab':
+        save(f'set/{image.format(name)}')
+        save_objects(f'here/{name}', OBJECTS[:1])
+        Path('set', mask.format(name)).parent.mkdir(exist_ok=True)
+        Image.open(f'here/{name}/0.png').save(Path('set', mask.format(name)))
+    assert format_of(Path('set')) == 'masks'
+    written = run('masks', 'set/train', 'set/train_masks')
+    assert [a['bbox'] for a in written['train']['annotations']] == BOXES[:1]
+
+
+@pytest.mark.parametrize('gray', [255, 90])
+def test_smoothed_borders_are_no_objects(gray, capsys):
+    """But numbers whose objects are wider than a border are."""
+    for name in 'ab':
+        save(f'images/{name}.png')
+        mask = Image.new('L', SIZE)
+        mask.paste(255, (4, 4, 30, 30))
+        mask.paste(gray, (40, 4, 60, 20))
+        if gray == 255:
+            mask = mask.rotate(9, Image.Resampling.BICUBIC)
+        Path('masks').mkdir(exist_ok=True)
+        mask.save(f'masks/{name}.png')
+    written = run('masks', 'images', 'masks')
+    assert all(len(each['annotations']) == 2 for each in written.values())
+    assert ('smoothed' in capsys.readouterr().err) == (gray == 255)
+
+
 def test_a_folder_for_each_class_stays_one():
     save('images/a.png', 'images/b.png')
     for name in ('cell', 'dust'):

@@ -9,6 +9,7 @@ from conversions import SIZE, coco_json, convert, run, save, write
 from mmengine.config import Config
 from PIL import Image
 
+from mmattn.data.recognize import format_of
 from mmattn.errors import UserError
 
 pytestmark = pytest.mark.usefixtures('empty_folder')
@@ -75,6 +76,32 @@ def cvat_darknet():
     write('data/obj_valid_data/c.jpg\n', 'r/valid.txt')
     write('tree\n', 'r/obj.names')
     return ['yolo', 'r']
+
+
+def lists_without_obj_names():
+    yolo('r', {'images': 'a b c'})
+    write('images/a.jpg\nimages/b.jpg\n', 'r/train.txt')
+    write('images/c.jpg\n', 'r/val.txt')
+    write('tree', 'r/classes.txt')
+    return ['yolo', 'r']
+
+
+def capitals():
+    for folder, names in {'Train': 'a b', 'Valid': 'c'}.items():
+        for name in names.split():
+            save(f'r/{folder}/Images/{name}.jpg')
+            write('0 .5 .5 .25 .5\n', f'r/{folder}/Labels/{name}.txt')
+    write('train: Train/Images\nval: Valid/Images\nnames: [tree]', 'r/data.yaml')
+    return ['yolo', 'r']
+
+
+def folders_of_archives():
+    save(*(f'r/train2017/train2017/{name}.jpg' for name in 'ab'))
+    save('r/val2017/val2017/c.jpg')
+    for split, names in {'train': 'a b', 'val': 'c'}.items():
+        inner = 'r/annotations/annotations'
+        write(coco_json(names), f'{inner}/instances_{split}2017.json')
+    return ['coco', 'r']
 
 
 def lists_of_another_machine():
@@ -145,7 +172,7 @@ def voc_sets():
     save(*(f'r/VOC2012/JPEGImages/{name}.jpg' for name in 'abcde'))
     write(XML, *(f'r/VOC2012/Annotations/{name}.xml' for name in 'abcde'))
     sets = 'r/VOC2012/ImageSets/Main'
-    for name, text in (('train', 'a\nb\n'), ('val', 'c'), ('test', 'd')):
+    for name, text in (('train', 'a\nb\n'), ('val', 'c.jpg'), ('test', 'd')):
         write(text, f'{sets}/{name}.txt')
     write('a 1\nb -1\n', f'{sets}/tree_train.txt')
     return ['voc', 'r']
@@ -208,6 +235,7 @@ TWO = dict(train=['a.jpg', 'b.jpg'], val=['c.jpg'])
 OF_TWO = (
     *(of_label_studio, of_colab, of_an_outer_folder, lists_of_another_machine),
     *(csv_beside_xml, cvat_darknet, roboflow_darknet, yolo_without_names),
+    *(lists_without_obj_names, capitals, folders_of_archives),
     *(yolo_folders, coco_pair, named_coco, labelme, masks),
 )
 OF_THREE = (
@@ -258,7 +286,20 @@ def test_hidden_files_are_no_data():
     args = roboflow_yolo()
     save('r/train/images/.ipynb_checkpoints/a.jpg', 'r/train/images/__MACOSX/a.jpg')
     write('?', 'r/train/labels/._a.txt')
-    assert convert(*args)['train'] == ['a.jpg', 'b.jpg']
+    write('train: nowhere', 'r/._data.yaml')
+    assert (
+        convert(*args)['train'] == convert('yolo', 'r')['train'] == ['a.jpg', 'b.jpg']
+    )
+
+
+@pytest.mark.parametrize('layout', [coco_pair, labelme])
+def test_a_mac_leaves_a_file_beside_each(layout):
+    layout()
+    for path in [*Path('r').rglob('*.json')]:
+        path.with_name(f'._{path.name}').write_text('?')
+    found = format_of(Path('r'))
+    assert found == layout.__name__.partition('_')[0]
+    assert convert(found, 'r') == TWO
 
 
 def test_images_that_no_annotations_list_are_counted(capsys):

@@ -273,6 +273,9 @@ CSV = {
     'wheat': 'image_id,width,height,bbox,source\na,180,100,"[10.0, 20, 20, 30]",x\n'
     'b,180,100,,y',
     'retinanet': 'images/a.png,10,20,30,50,tree\nimages/b.png,,,,,\n',
+    'semicolons': 'img;xmin;ymin;xmax;ymax;labels\na.png;10;20;30;50;tree\nb.png;;;;;',
+    'name': 'name,x1,x2,y1,y2,classname\na.png,10,30,20,50,tree\nb.png,,,,,',
+    'width': 'image_name,x,y,width,height,class_id\na,10,20,20,30,tree\nb,,,,,',
     'sides': '\ufeffImage;X;Y;W;H\n'.replace(';', ',') + 'a.png,10,20,20,30\nb.png,,,,',
 }
 
@@ -285,6 +288,12 @@ def test_csv(text):
     assert written['val']['annotations'] == []
     name = 'object' if 'bbox' in text or 'Image' in text else 'tree'
     assert [c['name'] for c in written['train']['categories']] == [name]
+
+
+def test_csv_without_a_known_column_of_classes(capsys):
+    Path('boxes.csv').write_text('image,x1,y1,x2,y2,species\na,1,2,30,40,oak\nb,,,,,')
+    run('csv', 'images', 'boxes.csv')
+    assert 'boxes.csv has no column of classes, such as' in capsys.readouterr().err
 
 
 def test_csv_names_files_with_their_suffix():

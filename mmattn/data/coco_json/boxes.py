@@ -1,24 +1,25 @@
 """Boxes of COCO annotations, compared with their images."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from mmattn.errors import UserError
 
-from .labels import Labels
-from .values import shown
+from .values import more, shown
 
 SLACK = 1  # pixels by which a box may reach beyond its image without a note
 
 
 def check_boxes(
-    annotations: list[dict], sizes: np.ndarray, labels: Labels
+    annotations: list[dict], sizes: np.ndarray, where: Callable[[int], str]
 ) -> dict[str, list[int]]:
     """Compare all boxes with their images.
 
     Args:
         annotations: with boxes of four finite numbers.
         sizes: height and width of each one's image, shape (N, 2).
-        labels: names annotations.
+        where: names an annotation by its position.
 
     Returns:
         Positions of unusual boxes, by what is unusual.
@@ -49,20 +50,20 @@ def check_boxes(
     ):
         if wrong.any():
             first = int(wrong.argmax())
-            labels.fault(first, f'{what} {text(first)}', int(wrong.sum()))
-            labels.raise_faults()
+            others = more(int(wrong.sum()) - 1)
+            raise UserError(f'{where(first)}: {what} {text(first)}{others}')
     beyond = (x < -SLACK) | (y < -SLACK) | (x2 > width + SLACK) | (y2 > height + SLACK)
     first = int(beyond.argmax())
     inside = (w > x) & (h > y) & (w <= width + SLACK) & (h <= height + SLACK)
     if len(boxes) > 2 and inside.all() and 3 * beyond.sum() >= len(boxes):
         raise UserError(
-            f'{labels[first]}: {int(beyond.sum())} of {len(boxes)} boxes reach beyond '
+            f'{where(first)}: {int(beyond.sum())} of {len(boxes)} boxes reach beyond '
             f'their images, and none would as [x1, y1, x2, y2], such as {text(first)}; '
             'write widths and heights'
         )
     if (boxes >= 0).all() and max(x2.max(), y2.max()) <= 1 < sizes.min():
         raise UserError(
-            f'{labels[0]}: all boxes lie in the first pixel of their images, such as '
+            f'{where(0)}: all boxes lie in the first pixel of their images, such as '
             f'{text(0)}; write pixels, not fractions of the image'
         )
     outside = (x2 <= 0) | (y2 <= 0) | (x >= width) | (y >= height)

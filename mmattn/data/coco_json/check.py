@@ -1,15 +1,14 @@
 """Check the content of a COCO json, and complete it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from mmattn.errors import UserError
 
 from .boxes import check_boxes
-from .labels import Labels, more
 from .outlines import check_outline, is_outside, object_area, outline_box
-from .values import NUMBERS, SIDE, Fault, is_text, shown, span
+from .values import NUMBERS, SIDE, Fault, is_text, more, shown, span
 
 OUTSIDE = 'has an outline outside of its box; the outline counts'
 MANY = 0.1  # of the objects
@@ -21,7 +20,7 @@ def check_coco(
     name: str,
     *,
     masks: bool = False,
-    where: Callable[[int, dict], str] | None = None,
+    places: Sequence[str] = (),
 ) -> list[str]:
     """Check the content of a COCO json, and complete it in place.
 
@@ -33,8 +32,8 @@ def check_coco(
         content: the value of a JSON file.
         name: name of the file.
         masks: whether each object must have an outline.
-        where: names an annotation in errors, by its index and itself; by default
-            `NAME: annotation 17 (image 3)`.
+        places: name each annotation in errors; by default `NAME: annotation 17
+            (image 3)`.
 
     Returns:
         Sentences about what is unusual and may be meant.
@@ -55,38 +54,39 @@ def check_coco(
         return notes
     categories = entries_of(content, 'categories', name, needed=bool(annotations))
     content['categories'] = categories
-    ids = _check_categories(categories, name)
+    ids = _by_id(categories, 'categories', 'name', name)
 
-    def default(index: int, entry: dict) -> str:
-        label = f'annotations[{index}]'
+    def where(index: int) -> str:
+        if places:
+            return places[index]
+        entry, label = annotations[index], f'annotations[{index}]'
         if 'id' in entry:
             label = f'annotation {shown(entry["id"])}'
         if 'image_id' in entry:
             label += f' (image {shown(entry["image_id"])})'
         return f'{name}: {label}'
 
-    where = where or default
-    labels = Labels(annotations, where)
-    unusual = {}
+    unusual, faults = {}, []
     for position, entry in enumerate(annotations):
         try:
             for note in _check_object(entry, sizes, ids, masks):
                 unusual.setdefault(note, {})[position] = None
         except Fault as fault:
-            labels.fault(position, str(fault))
-    labels.raise_faults()
+            faults.append(f'{where(position)}: {fault}')
+    if faults:
+        raise UserError(f'{faults[0]}{more(len(faults) - 1)}')
     outside = unusual.get(OUTSIDE, ())
     if len(outside) > max(1, MANY * len(annotations)):
         raise UserError(
-            f'{labels[min(outside)]}: {len(outside)} of {len(annotations)} outlines '
+            f'{where(min(outside))}: {len(outside)} of {len(annotations)} outlines '
             'lie outside of their boxes, so that the boxes are of another form; write '
             'x, y, width and height in pixels, or leave "bbox" out: boxes of outlines '
             'are computed'
         )
     image_sizes = [sizes[entry['image_id']] for entry in annotations]
-    unusual |= check_boxes(annotations, np.array(image_sizes), labels)
+    unusual |= check_boxes(annotations, np.array(image_sizes), where)
     notes += [
-        f'{labels[min(positions)]}: {note}{more(len(positions) - 1)}'
+        f'{where(min(positions))}: {note}{more(len(positions) - 1)}'
         for note, positions in unusual.items()
     ]
     for number, entry in enumerate(annotations, 1):
@@ -112,17 +112,31 @@ def entries_of(content: dict, key: str, name: str, needed: bool = True) -> list[
     return entries
 
 
-def _check_id(entry: dict, key: str, place: str):
-    """Return the id of an image or a category.
+def _by_id(entries: list[dict], kind: str, key: str, name: str) -> dict:
+    """Return images or categories by their ids.
 
     Raises:
-        ValueError: there is none, or it is neither a whole number nor text.
+        ValueError: an id is missing, repeated, or neither a whole number nor text; or
+            the value of `key` is no text.
     """
-    value = entry.get(key)
-    if type(value) not in (int, str):
-        got = shown(value) if key in entry else f'the keys {shown(list(entry))}'
-        raise UserError(f'{place}: "{key}" must be a whole number or text, got {got}')
-    return value
+    found, one = {}, {'images': 'image', 'categories': 'category'}[kind]
+    for position, entry in enumerate(entries):
+        number, text = entry.get('id'), entry.get(key)
+        if type(number) not in (int, str):
+            got = shown(number) if 'id' in entry else f'the keys {shown(list(entry))}'
+            raise UserError(
+                f'{name}: {kind}[{position}]: "id" must be a whole number or text, got '
+                f'{got}'
+            )
+        place = f'{name}: {one} {shown(number)}'
+        if not is_text(text):
+            raise UserError(f'{place}: "{key}" must be text, got {shown(text)}')
+        if number in found:
+            raise UserError(
+                f'{place} is listed twice, the second time as {shown(text)}'
+            )
+        found[number] = entry
+    return found
 
 
 def _check_images(
@@ -130,23 +144,15 @@ def _check_images(
 ) -> dict[int | str, tuple[int, int]]:
     """Return the height and width of images by their ids."""
     sizes, files = {}, {}
-    for position, image in enumerate(images):
-        key = _check_id(image, 'id', f'{name}: images[{position}]')
-        place = f'{name}: image {shown(key)}'
-        file = image.get('file_name')
-        if not is_text(file):
-            raise UserError(f'{place}: "file_name" must be text, got {shown(file)}')
+    for key, image in _by_id(images, 'images', 'file_name', name).items():
+        file = image['file_name']
         for side in ('height', 'width'):
             value = image.get(side)
             if type(value) not in NUMBERS or value not in range(1, SIDE + 1):
                 raise UserError(
-                    f'{place} ({shown(file)}): "{side}" must be a whole number of '
-                    f'pixels, 1 to {SIDE}, got {shown(value)}'
+                    f'{name}: image {shown(key)} ({shown(file)}): "{side}" must be a '
+                    f'whole number of pixels, 1 to {SIDE}, got {shown(value)}'
                 )
-        if key in sizes:
-            raise UserError(
-                f'{place} is listed twice, the second time as {shown(file)}'
-            )
         sizes[key] = int(image['height']), int(image['width'])
         files.setdefault(file, []).append(key)
     repeated = [(file, keys) for file, keys in files.items() if len(keys) > 1]
@@ -160,26 +166,8 @@ def _check_images(
     return sizes
 
 
-def _check_categories(categories: list[dict], name: str) -> set:
-    ids = set()
-    for position, category in enumerate(categories):
-        key = _check_id(category, 'id', f'{name}: categories[{position}]')
-        if not is_text(category.get('name')):
-            raise UserError(
-                f'{name}: category {shown(key)}: "name" must be text, got '
-                f'{shown(category.get("name"))}'
-            )
-        if key in ids:
-            raise UserError(
-                f'{name}: category {shown(key)} is listed twice, then as '
-                f'{shown(category["name"])}'
-            )
-        ids.add(key)
-    return ids
-
-
 def _check_object(
-    entry: dict, sizes: dict, categories: set, masks: bool
+    entry: dict, sizes: dict, categories: dict, masks: bool
 ) -> Iterator[str]:
     """Check an annotation apart from where its box lies, and complete it.
 

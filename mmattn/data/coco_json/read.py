@@ -2,31 +2,15 @@
 
 import contextlib
 import io
-from dataclasses import dataclass
 from pathlib import Path
 
 from .check import check_coco
 from .values import read_json
 
 
-@dataclass
-class CocoJson:
-    """The checked annotations of a COCO json.
-
-    Attributes:
-        content: `images`, `annotations`, `categories`, and what else the file has.
-            Annotations have an `id` from 1 on, `bbox`, `area` and `iscrowd`;
-            `segmentation` is absent, a list of polygons, or run lengths.
-        notes: sentences about what is unusual and may be meant.
-    """
-
-    content: dict
-    notes: list[str]
-
-
 def read_coco(
     source: str | Path | bytes, name: str | None = None, *, masks: bool = False
-) -> CocoJson:
+) -> tuple[dict, list[str]]:
     """Read a COCO json from a file or its bytes, and check it.
 
     Args:
@@ -34,20 +18,25 @@ def read_coco(
         name: name of the file in errors; by default its path.
         masks: whether each object must have an outline.
 
+    Returns:
+        The content of the file, and sentences about what is unusual and may be meant.
+        Annotations have an `id` from 1 on, `bbox`, `area` and `iscrowd`; their
+        `segmentation` is absent, a list of polygons, or run lengths.
+
     Raises:
         OSError: the file cannot be read.
         ValueError: an image, a category or an annotation cannot be meant.
     """
     name = name or str(source)
     content = read_json(source, name)
-    return CocoJson(content, check_coco(content, name, masks=masks))
+    return content, check_coco(content, name, masks=masks)
 
 
 def index(content: dict, api):
     """Return an API of pycocotools or faster-coco-eval with an index of `content`.
 
     Args:
-        content: the content of a `CocoJson`.
+        content: as from `read_coco`.
         api: an API without a file.
     """
     api.dataset = content
@@ -65,7 +54,7 @@ def numbered(content: dict) -> tuple[dict, dict]:
     classes by their ids. Here they are sorted already.
 
     Args:
-        content: the content of a `CocoJson`.
+        content: as from `read_coco`.
 
     Returns:
         The content, and the new ids of images by the old ones.

@@ -22,6 +22,10 @@ def shown(value) -> str:
         return f'a huge {type(value).__name__}'
 
 
+def more(count: int) -> str:
+    return f' (and {count} more annotations)' if count else ''
+
+
 class Fault(Exception):
     """Raised for an annotation that cannot be meant, with what is wrong with it."""
 

@@ -11,20 +11,29 @@ from mmattn.errors import UserError
 from ..coco_json import shown
 from ..image_files import image_size
 from ..layouts import Part
+from ..notes import say
 from .content import OBJECT, Content, ImageNames
 
 # Names of columns in lower case: TensorFlow's and Roboflow's, DeepForest's, wheat's.
 COLUMNS = {
-    'image': ('filename', 'image_path', 'image', 'file_name', 'image_id', 'path'),
-    'label': ('class', 'label', 'class_name', 'name', 'category'),
+    'image': (
+        *('filename', 'image_path', 'image', 'file_name', 'image_id', 'path'),
+        *('image_name', 'imagename', 'imageid', 'img', 'file', 'filepath', 'name'),
+    ),
+    'label': (
+        *('class', 'label', 'class_name', 'category', 'classname', 'labels'),
+        *('label_name', 'labelname', 'category_name', 'class_id', 'classid'),
+        *('category_id', 'label_id', 'name'),
+    ),
     'x1': ('xmin', 'x_min', 'x1', 'left'),
     'y1': ('ymin', 'y_min', 'y1', 'top'),
     'x2': ('xmax', 'x_max', 'x2', 'right'),
     'y2': ('ymax', 'y_max', 'y2', 'bottom'),
     'x': ('x', 'bbox_x'),
     'y': ('y', 'bbox_y'),
-    'w': ('w', 'bbox_width', 'bbox_w'),
-    'h': ('h', 'bbox_height', 'bbox_h'),
+    # `width` and `height` are the image's beside corners.
+    'w': ('w', 'bbox_width', 'bbox_w', 'width'),
+    'h': ('h', 'bbox_height', 'bbox_h', 'height'),
     'bbox': ('bbox',),  # "[x, y, width, height]"
 }
 CORNERS, SIDES = ('x1', 'y1', 'x2', 'y2'), ('x', 'y', 'w', 'h')
@@ -58,7 +67,10 @@ def read_cells(file: Path) -> list[list[str]]:
     """Return the cells of each line of a CSV file."""
     try:
         with file.open(newline='', encoding='utf-8-sig') as opened:
-            return [[cell.strip() for cell in row] for row in csv.reader(opened)]
+            mark = max(',;\t', key=opened.readline().count)
+            opened.seek(0)
+            rows = csv.reader(opened, delimiter=mark)
+            return [[cell.strip() for cell in row] for row in rows]
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f'{file} is no CSV file: {error}') from error
 
@@ -72,6 +84,11 @@ def _rows(file: Path) -> list[tuple[int, dict[str, str]]]:
             f'filename,xmin,ymin,xmax,ymax,class, got {shown(rows[:1])}'
         )
     places, first = found
+    if 'label' not in places:
+        say(
+            f'{file} has no column of classes, such as {COLUMNS["label"][0]}, so all '
+            f'objects are of one; its columns are {shown(rows[0])}'
+        )
     return [
         (number, {k: row[place] for k, place in places.items() if place < len(row)})
         for number, row in enumerate(rows[first:], first + 1)
@@ -92,6 +109,8 @@ def _places(rows: list[list[str]]) -> tuple[dict[str, int], int] | None:
         for key, names in COLUMNS.items()
         if not set(head).isdisjoint(names)
     }
+    if places.get('label') == places.get('image'):  # `name` may be either
+        places.pop('label', None)
     if len(head) == len(PLAIN) and 'image' not in places:
         return {key: place for place, key in enumerate(PLAIN)}, 0
     shapes = ({*CORNERS}, {*SIDES}, {'bbox'})

@@ -23,7 +23,8 @@ from .content import Content, checked_size, rectangle
 
 CIRCLE = 32  # points of the polygon of a circle
 IGNORE = '__ignore__'  # the label that LabelMe's own converters leave out
-POINTS = {'polygon': 3, 'rectangle': 2, 'circle': 2, 'mask': 2}
+# `rotation` is X-AnyLabeling's rectangle that is turned.
+POINTS = {'polygon': 3, 'rotation': 4, 'rectangle': 2, 'circle': 2, 'mask': 2}
 
 
 def read_labelme(part: Part) -> Content:

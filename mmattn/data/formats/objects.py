@@ -76,13 +76,8 @@ def read_objects(
 def _document(content: Content, part: Part) -> dict:
     """Return the checked content of a COCO json."""
     document = {k: v for k, v in vars(content).items() if v is not None}
-    places = document.pop('places')
-
-    def where(index: int, entry: dict) -> str:
-        return places[index]
-
-    name = str(part.annotations)
-    for note in check_coco(document, name, where=where if places else None):
+    places, name = document.pop('places'), str(part.annotations)
+    for note in check_coco(document, name, places=places):
         say(note)
     if any('bbox' not in entry for entry in document['annotations']):
         raise UserError(

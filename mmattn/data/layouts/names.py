@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..image_files import IMAGE_SUFFIXES, folders_in
+from ..image_files import IMAGE_SUFFIXES, folders_in, is_hidden
 
 SPLITS = ('train', 'val', 'test')
 WORDS = {
@@ -48,9 +48,10 @@ ENDS = ('annot', 'labels', 'label', 'masks', 'mask', 'annotations')
 def split_of(name: str) -> str | None:
     """Return the split of a folder, or None.
 
-    It may be called `valid`, `train2017`, `train_images` or `images_train`.
+    It may be called `valid`, `train2017`, `images_train`, `seg_train` or `test_set`.
     """
     word = re.sub(r'[-_]?\d*$', '', without_images(name))
+    word = re.sub(r'^(seg|data)[-_ ]|[-_ ]?(set|data)$', '', word)
     return WORDS.get(word, WORDS.get(name.lower()))
 
 
@@ -86,13 +87,25 @@ def child(folder: Path, names: Iterable[str]) -> Path | None:
 
 
 def split_folders(folder: Path) -> dict[str, Path]:
-    """Return the folders of splits inside a folder, `train` among them, or none."""
+    """Return the folders of splits inside a folder, `train` among them, or none.
+
+    Of a folder that has only one of the same split, as in many archives, it is that.
+    """
     found = {}
-    for path in folders_in(folder):
+    # `train` is images where `seg_train` beside it has their maps.
+    for path in sorted(folders_in(folder), key=lambda p: p.name.lower() not in WORDS):
         name = split_of(path.name)
         if name is not None:
+            while (inner := only_folder(path)) and split_of(inner.name) == name:
+                path = inner
             found.setdefault(name, path)
     return {name: found[name] for name in SPLITS if name in found and 'train' in found}
+
+
+def only_folder(folder: Path) -> Path | None:
+    """Return the folder that a folder has inside if it has nothing else, or None."""
+    inside = [path for path in folder.iterdir() if not is_hidden(Path(path.name))]
+    return inside[0] if len(inside) == 1 and inside[0].is_dir() else None
 
 
 def image_splits(folder: Path) -> dict[str, Path]:

@@ -5,11 +5,11 @@ name; lists of names, which Pascal VOC has; or what YOLO's YAML file says.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from mmattn.errors import UserError
 
-from ..image_files import MASK_ENDS, annotation_files, images_in, is_hidden
+from ..image_files import IMAGE_SUFFIXES, MASK_ENDS, annotation_files, images_in
 from ..notes import say
 from ..yolo_yaml import read_lines
 from .names import (
@@ -18,6 +18,7 @@ from .names import (
     annotations_of,
     child,
     image_splits,
+    only_folder,
     split_folders,
     split_in,
 )
@@ -134,10 +135,10 @@ def beside(kind: str, images: Path) -> Part:
 
 def inner_folder(folder: Path) -> Path:
     """Return the folder that an archive has put around everything, if it has."""
-    inside = [path for path in folder.iterdir() if not is_hidden(Path(path.name))]
-    if len(inside) != 1 or not inside[0].is_dir():
-        return folder
-    return inside[0] if inside[0].name.lower() in IMAGES else inner_folder(inside[0])
+    inner = only_folder(folder)
+    if inner is None or inner.name.lower() in IMAGES:
+        return inner or folder
+    return inner_folder(inner)
 
 
 def _pairs(images: Path, annotations: Path) -> dict[str, list[Part]]:
@@ -172,9 +173,15 @@ def _listed(kind: str, root: Path) -> dict[str, list[Part]]:
     for name in ('train', 'val', 'test'):
         if name in lists:
             lines = read_lines(lists[name])
-            names = tuple(line.split()[0] for line in lines if line.split())
+            names = tuple(_stem(line.split()[0]) for line in lines if line.split())
             parts[name] = [Part(root / 'JPEGImages', annotations, names)]
     return parts if parts.get('train') else {}
+
+
+def _stem(name: str) -> str:
+    """Return a name without the suffix of an image, which some lists have."""
+    path = PurePosixPath(name)
+    return str(path.with_suffix('')) if path.suffix.lower() in IMAGE_SUFFIXES else name
 
 
 def _by_files(
@@ -191,7 +198,8 @@ def _by_files(
             for name, files in inside.items()
             if files
         }
-    home = annotations or child(images, ('annotations',)) or images
+    inside = child(images, ('annotations',))
+    home = annotations or (inner_folder(inside) if inside else images)
     files = _files(home, suffix)
     if not files and annotations is None:  # the folder may be of another format
         files = _files(images, suffix)
@@ -211,7 +219,7 @@ def _by_files(
 
 
 def _files(folder: Path, suffix: str) -> list[Path]:
-    files = sorted(folder.glob(f'*{suffix}'))
+    files = sorted(folder.glob(f'[!.]*{suffix}'))
     objects = [file for file in files if not file.name.startswith(NO_OBJECTS)]
     return objects or files
 

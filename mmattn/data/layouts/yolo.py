@@ -9,6 +9,7 @@ from ..coco_json import shown
 from ..image_files import IMAGE_SUFFIXES
 from ..notes import say
 from ..yolo_yaml import read_lines, read_yaml
+from .names import child
 from .parts import Part, inner_folder
 
 KEYS = {'train': ('train',), 'val': ('val', 'valid', 'validation'), 'test': ('test',)}
@@ -29,7 +30,7 @@ def find_yaml(root: Path) -> Path | None:
         return root
     if not root.is_dir():
         raise UserError(f'{root} is neither a folder nor a YAML file')
-    files = [p for p in sorted(root.iterdir()) if p.suffix in ('.yaml', '.yml')]
+    files = [p for p in sorted(root.glob('[!.]*')) if p.suffix in ('.yaml', '.yml')]
     files = [p for p in files if KEY.search(p.read_text('utf-8', 'replace'))]
     if len(files) > 1:
         files = [file for file in files if file.stem in ('data', 'dataset')] or files
@@ -59,11 +60,15 @@ def find_names(root: Path, parts: dict[str, list[Part]]) -> Path | None:
 
 def find_lists(root: Path) -> dict[str, list[Part]]:
     """Return the parts of Darknet's `train.txt`, which CVAT writes; or none."""
-    names = {'train': 'train', 'val': 'valid', 'test': 'test'}
-    lists = {split: root / f'{name}.txt' for split, name in names.items()}
-    if not (root / 'obj.names').is_file() or not lists['train'].is_file():
-        return {}
-    return {split: _parts(file) for split, file in lists.items() if file.is_file()}
+    lists = {}
+    for split, names in KEYS.items():
+        files = (root / f'{name}.txt' for name in names)
+        if file := next(filter(Path.is_file, files), None):
+            lists[split] = file
+    first = read_lines(lists['train'])[:1] if 'train' in lists else []
+    if not any(Path(line.strip()).suffix.lower() in IMAGE_SUFFIXES for line in first):
+        return {}  # it has the objects of an image
+    return {split: _parts(file) for split, file in lists.items()}
 
 
 def find_yolo(file: Path) -> dict[str, list[Part]]:
@@ -160,10 +165,9 @@ def _listed(file: Path, line: str) -> Path:
 
 def _labels_of(images: Path) -> Path:
     """Return the folder of labels: the last `images` of the path is `labels` there."""
-    parts = list(images.parts)
-    if 'images' in parts:
-        place = len(parts) - 1 - parts[::-1].index('images')
-        labels = Path(*parts[:place], 'labels', *parts[place + 1 :])
-        if labels.is_dir():
-            return labels
+    for folder in (images, *images.parents):
+        if folder.name.lower() == 'images':
+            labels = child(folder.parent, ['labels'])
+            labels = labels and labels / images.relative_to(folder)
+            return labels if labels and labels.is_dir() else images
     return images

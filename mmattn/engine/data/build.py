@@ -152,8 +152,7 @@ def _build_coco(cfg: dict, key: str):
     def read(path: str):
         if not issubclass(api_class, COCO):
             return api_class(path)
-        found = read_coco(path, dataset.ann_file, masks=masks)
-        content = found.content
+        content, notes = read_coco(path, dataset.ann_file, masks=masks)
         has_objects = all(
             'category_id' in entry for entry in content['annotations'][:1]
         )
@@ -161,7 +160,7 @@ def _build_coco(cfg: dict, key: str):
         if names and has_objects:  # no captions, no panoptic segments
             classes = dataset.metainfo.get('classes')
             _check_names(names, classes, dataset.ann_file, key)
-        for note in found.notes:
+        for note in notes:
             print_log(note, logger='current', level=logging.WARNING)
         counts.update({name: len(content[name]) for name in ('images', 'annotations')})
         return index(content, api_class())
