@@ -12,7 +12,8 @@ from mmengine.config import Config
 
 from mmattn.errors import UserError
 
-from ..data.archs import DEFAULT, find_arch
+from ..data.archs import find_arch
+from ..data.config_templates import ARCH
 from ..data.recognize import config_for
 from ..engine.start import fetch_start, settle_start, use_pretrained
 from ..files import read_config_file
@@ -45,7 +46,7 @@ BY_EPOCH = 'train_cfg = dict(max_epochs={epochs}, val_interval={interval})\n'
 
 def finetune(
     data: str | Path,
-    arch: str = DEFAULT,
+    arch: str = ARCH,
     minutes: float = 20,
     *,
     pretrained: str | Path | None = None,

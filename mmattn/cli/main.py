@@ -27,8 +27,11 @@ COMMANDS = {
     'weights': ('cli.weights', 'list, download and verify published weights'),
     'env': ('cli.env', 'print versions, backends and problems of this environment'),
     'run': ('cli.run', "run another package's script after `import mmattn`"),
-    'data check': ('data.check', 'check the data sets of a config as training does'),
-    'data convert': ('data.convert', 'turn your annotated images into a data set'),
+    'data check': (
+        'cli.data_check',
+        'check the data sets of a config as training does',
+    ),
+    'data convert': ('cli.data_convert', 'turn your annotated images into a data set'),
     'data prepare': ('data.prepare', 'lay out COCO, ADE20K or ImageNet'),
 }
 

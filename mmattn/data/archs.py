@@ -14,7 +14,6 @@ from .inputs import Inputs
 
 STRIDES = 4, 8, 16, 32  # that the necks of converted configs take
 RANDOM = 'none'
-DEFAULT = 'pvt_v2_b0'  # few parameters, and weights that anybody may use
 
 
 @dataclass(frozen=True)

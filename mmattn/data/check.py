@@ -1,12 +1,4 @@
-"""Check the data sets and channels of a config as training does, and print a table.
-
-    mmattn data check configs/demo/mask_rcnn_ivit_n_hela.py
-    mmattn data check configs/demo/upernet_ivit_n_landcover.py --decode
-
-Reads the annotations and the ends and sizes of all files of every split, in seconds;
-with --decode it loads every image and annotation as the config does. Exits with 1 where
-something is wrong, after the first error of the model or of each split.
-"""
+"""Check the data sets and channels of a config as training does."""
 
 import argparse
 import sys
@@ -24,7 +16,7 @@ from tqdm import tqdm
 from mmattn.errors import UserError
 
 from ..analysis.flops import build
-from ..cli.terminal import add_config, command_parser, config_of, print_table
+from ..cli.terminal import config_of, print_table
 from ..engine.config_check import check_arguments, check_scopes, check_topk
 from ..engine.data.build import build_dataset
 from ..engine.data.checked_dataset import CheckedPipeline, DataError, leaves
@@ -35,25 +27,6 @@ from ..images import header_size
 from .label_maps import question_about_255
 
 SPLITS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
-
-
-def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = command_parser(__doc__)
-    add_config(parser)
-    parser.add_argument(
-        '--decode',
-        action='store_true',
-        help='load every image and annotation; counts the pixels of label maps',
-    )
-    parser.add_argument(
-        '--num-workers', type=int, default=2, help='processes of --decode (default: 2)'
-    )
-    parser.add_argument(
-        '--download',
-        action='store_true',
-        help="download what is missing, where the data set's class can (CIFAR, MNIST)",
-    )
-    return parser.parse_args(argv)
 
 
 def build_checked(cfg: Config) -> nn.Module:
@@ -190,8 +163,12 @@ def per_class(summaries: dict[str, Summary]) -> Table | None:
     return table
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
+def check(args: argparse.Namespace) -> int:
+    """Print the table of a config, and return whether something is wrong.
+
+    Args:
+        args: of `cli.data_check`.
+    """
     cfg = config_of(args)
     try:
         scope = cfg.get('default_scope', 'mmengine')

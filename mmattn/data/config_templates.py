@@ -1,5 +1,15 @@
 """Texts of the configs that `own_config` fills in."""
 
+ARCH = 'pvt_v2_b0'  # few parameters, and weights that anybody may use
+FLIPS = {
+    'horizontal': "dict(type='RandomFlip', prob=0.5),",
+    'both': """dict(
+        type='RandomFlip',
+        prob=[0.25, 0.25, 0.25],
+        direction=['horizontal', 'vertical', 'diagonal'],
+    ),""",
+}
+
 RESIZE = """\
 resize = dict(type='Resize', scale_factor=factor, keep_ratio=True)
 # Training sees images smaller and larger, too.

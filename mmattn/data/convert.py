@@ -1,21 +1,4 @@
-"""Turn your own annotated images into a data set with a config to train on it.
-
-    mmattn data convert yolo data.yaml --out data/cars
-    mmattn data convert coco FOLDER --out data/ships
-    mmattn data convert voc IMAGES XML_FILES --out data/birds
-    mmattn data convert labelme IMAGES JSON_FILES --out data/leaves
-    mmattn data convert via FOLDER --out data/balloons
-    mmattn data convert csv IMAGES boxes.csv --out data/trees --tile 400
-    mmattn data convert masks IMAGES MASKS --out data/cells --classes cell
-    mmattn data convert labels FOLDER --out data/land --classes water forest city
-    mmattn data convert classes FOLDER --out data/flowers
-
-`labels` gives maps of classes for semantic segmentation, and `classes` reads folders of
-images, or a CSV file, for classification. The others give boxes and, where most objects
-have outlines, masks in COCO's format. A split of the data is kept and printed. The
-config is written beside the folder and is yours to edit. A few timed steps tell how
-long it trains here.
-"""
+"""Turn annotated images into a data set with a config to train on it."""
 
 import argparse
 import sys
@@ -40,7 +23,6 @@ from .class_folders import (
 )
 from .class_table import read_table
 from .classes import check_classes, choose_classes, merged, warn_of_unseen
-from .convert_options import parse_args
 from .folders import build
 from .image_files import darkness, dropped
 from .label_maps import (
@@ -329,9 +311,12 @@ def write_config(text: str, path: Path) -> None:
     )
 
 
-def convert(argv: list[str] | None = None) -> Path:
-    """Write a data set and its config as the arguments say; return the config."""
-    args = parse_args(__doc__, argv)
+def convert(args: argparse.Namespace) -> Path:
+    """Write a data set and its config as the arguments say; return the config.
+
+    Args:
+        args: of `cli.data_convert`.
+    """
     check_text(args.out.as_posix(), '--out')
     check_text(args.pretrained or '', '--pretrained')
     find_arch(args.arch)
@@ -346,7 +331,3 @@ def convert(argv: list[str] | None = None) -> Path:
         print('timing a few steps (--no-estimate leaves this out)', flush=True)
         print(estimate.describe(path, halve=not written.small))
     return path
-
-
-def main(argv: list[str] | None = None) -> None:
-    convert(argv)

@@ -24,14 +24,6 @@ FEWEST, MOST = 300, 3000  # iterations
 EPOCHS = 30
 CLASSIFIED = 32  # images of a batch of a classifier
 SMALL = 20  # pixels; objects of smaller sides are found badly at strides of 4 and more
-FLIPS = {
-    'horizontal': "dict(type='RandomFlip', prob=0.5),",
-    'both': """dict(
-        type='RandomFlip',
-        prob=[0.25, 0.25, 0.25],
-        direction=['horizontal', 'vertical', 'diagonal'],
-    ),""",
-}
 # Proposals and boxes for each object, the fewest of an image, and a round number.
 PROPOSALS, BOXES, ROUND = 4, 2, 100
 
@@ -195,7 +187,7 @@ class Settings:
             published ones of the backbone.
         factor: that images are resized by; None chooses.
         tiling: how images were cut, if they were.
-        flip: a key of `FLIPS`.
+        flip: a key of `templates.FLIPS`.
         channels: of TIFF files that are read as they are; None for RGB.
     """
 
@@ -237,7 +229,7 @@ def facts(
         arch=arch.name,
         backbone=backbone_text(arch, inputs, settings.pretrained),
         load_image=inputs.load,
-        flip=FLIPS[settings.flip],
+        flip=templates.FLIPS[settings.flip],
         tiles=tiles or '',
         resize=templates.RESIZE,
     )

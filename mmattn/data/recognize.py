@@ -11,6 +11,7 @@ import numpy as np
 
 from mmattn.errors import UserError
 
+from ..cli import data_convert
 from ..files.config_text import check_text
 from ..images import read_image
 from ..models.presets import short_name
@@ -97,7 +98,8 @@ def _converted(
     given += [] if pretrained is None else ['--pretrained', pretrained]
     out = data.parent / f'{data.name}_mmattn'
     options = ['--out', str(out), '--arch', arch.name, '--no-estimate']
-    return convert.convert([kind, str(data), *options, *given])
+    args = data_convert.parse_args([kind, str(data), *options, *given])
+    return convert.convert(args)
 
 
 def has_objects(data: Path) -> bool:

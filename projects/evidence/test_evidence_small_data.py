@@ -13,7 +13,7 @@ from PIL import Image
 
 from mmattn.analysis import count
 from mmattn.analysis.flops import build
-from mmattn.data import convert
+from mmattn.cli import data_convert
 from projects.evidence import small_data
 from projects.evidence.torchvision_models import (
     IGNORED,
@@ -35,7 +35,7 @@ def data(tmp_path, monkeypatch) -> Path:
         mask[20 + index : 40, 10:30] = 1
         Image.fromarray(mask).save(f'masks/{index}.png')
         Image.fromarray(mask * 200).convert('RGB').save(f'images/{index}.png')
-    convert.main(
+    data_convert.main(
         ['labels', 'images', 'masks', '--classes', 'ground', 'square', '--no-estimate']
         + ['--arch', 'ivit_nano', '--pretrained', 'none', '--out', 'data/scenes']
     )

@@ -60,7 +60,7 @@ def test_help_of_each_command_needs_no_torch():
     code = (
         'import sys\n'
         'from mmattn.cli.main import COMMANDS, main_of\n'
-        'for name in COMMANDS.keys() - {"data check", "data convert"}:\n'
+        'for name in COMMANDS:\n'
         '    sys.argv = [name, "--help"]\n'
         '    try:\n        main_of(name)()\n'
         '    except SystemExit:\n        pass\n'

@@ -11,8 +11,7 @@ from mmengine.config import Config
 from PIL import Image
 
 pytest.importorskip('sahi')
-from mmattn.cli import test, tiled_test
-from mmattn.data import convert
+from mmattn.cli import data_convert, test, tiled_test
 from mmattn.engine.model import build_model
 from mmattn.errors import UserError
 from mmattn.results import Detections, Segmentation
@@ -46,7 +45,7 @@ def config(request, tmp_path, monkeypatch, forget_instances):
     if request.param == 'labels':
         args = ['labels', 'images', 'maps', '--classes', 'left', 'right']
     args += ['--val-images', 'b*', '--tile', '64', '--no-estimate']
-    convert.main(['--arch', 'ivit_nano', *args, '--out', 'data/set'])
+    data_convert.main(['--arch', 'ivit_nano', *args, '--out', 'data/set'])
     path = f'data/{CONFIG[request.param]}'
     torch.manual_seed(0)
     model, _ = build_model(Config.fromfile(path), None)

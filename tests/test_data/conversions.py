@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-import mmattn.data.convert
+from mmattn.cli import data_convert
 
 SIZE = 64, 48  # width and height
 MASK = 40, 60  # height and width
@@ -38,7 +38,7 @@ def write(text: str, *names: str):
 def run(*args: str) -> dict[str, dict]:
     """Convert into data/set, and return the annotations of each split."""
     options = '--arch', 'ivit_nano', '--out', 'data/set', '--no-estimate', '--force'
-    mmattn.data.convert.main([*options, *args])
+    data_convert.main([*options, *args])
     files = sorted(Path('data/set/annotations').glob('*.json'))
     return {f.stem.removeprefix('instances_'): json.loads(f.read_text()) for f in files}
 

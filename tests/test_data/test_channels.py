@@ -13,7 +13,7 @@ from refusals import refuses
 from tool_runs import DETECTOR
 
 from mmattn.apis import Predictor
-from mmattn.data import check
+from mmattn.cli import data_check
 from mmattn.errors import UserError
 from mmattn.export import load
 from mmattn.images import read_channels, read_image, shown
@@ -80,13 +80,13 @@ def test_the_data_set_is_checked_and_a_file_of_other_channels_named(
     many, monkeypatch, capsys
 ):
     monkeypatch.chdir(many)
-    assert not check.main(CHECK)
+    assert not data_check.main(CHECK)
     assert 'val' in capsys.readouterr().out
     path = images(many)[0]
     whole = path.read_bytes()
     image = np.zeros((120, 160, 4), np.uint16)
     tifffile.imwrite(path, image, photometric='minisblack', planarconfig='contig')
-    assert check.main(CHECK) == 1
+    assert data_check.main(CHECK) == 1
     told = capsys.readouterr()
     assert f'{path.name} has shape (120, 160, 4), and the model takes 5' in told.err
     path.write_bytes(whole)

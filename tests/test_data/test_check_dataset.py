@@ -12,8 +12,7 @@ from mmpretrain.datasets import cifar
 from PIL import Image
 from tool_runs import DETECTOR
 
-from mmattn.cli import train
-from mmattn.data import check
+from mmattn.cli import data_check, train
 from mmattn.engine.data.checked_dataset import DataError
 
 ROOT = Path(__file__).parents[2]
@@ -75,13 +74,13 @@ model = dict(type='ImageClassifier', backbone=dict(type='LeNet5'))
 )
 def test_what_is_no_model_or_loader_is_one_line(tmp_path, capsys, text, error):
     (tmp_path / 'config.py').write_text(text)
-    assert check.main([str(tmp_path / 'config.py')]) == 1
+    assert data_check.main([str(tmp_path / 'config.py')]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith('error: ') and error in line
 
 
 def test_a_detectors_data(here, capsys):
-    assert check.main([config('detector')]) == 0
+    assert data_check.main([config('detector')]) == 0
     table = rows(capsys.readouterr().out)
     # Training leaves out the image without annotation and the tiny one.
     assert table['val_dataloader.dataset'] == ['4', '1', f'{objects("val2017")}', '80']
@@ -103,9 +102,9 @@ def test_sizes_of_the_annotations_are_compared_with_the_files(here, capsys):
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by 90 degrees
     Image.new('RGB', (height, width)).save(file, 'JPEG', exif=exif)
-    assert check.main([config('detector')]) == 0
+    assert data_check.main([config('detector')]) == 0
     Image.new('RGB', (height, width + 2)).save(file, 'JPEG', exif=exif)
-    assert check.main([config('detector')]) == 1
+    assert data_check.main([config('detector')]) == 1
     said = f'{file} has {height} x {width + 2} pixels (height x width), turned by its '
     said += (
         f'EXIF orientation if it has one, but the annotations say {height} x {width}'
@@ -116,7 +115,7 @@ def test_sizes_of_the_annotations_are_compared_with_the_files(here, capsys):
 @pytest.mark.parametrize('decode', [False, True], ids=['', 'decode'])
 def test_a_segmentors_data(here, capsys, decode):
     options = ['--decode', '--num-workers', '0'] if decode else []
-    assert check.main([config('segmentor'), *options]) == 0
+    assert data_check.main([config('segmentor'), *options]) == 0
     table = rows(capsys.readouterr().out)
     assert table['train_dataloader.dataset'] == ['4', '-', '-', '150']
     assert ('wall' in table) == decode
@@ -132,13 +131,13 @@ def test_nothing_is_downloaded_unless_asked_for(tmp_path, monkeypatch, capsys):
     function = 'download_and_extract_archive'
     monkeypatch.setattr(cifar, function, lambda url, *_, **__: asked.append(url))
     command = [str(ROOT / 'configs/cifar100/vit_t2_mhsa_300e_cifar100.py')]
-    assert check.main(command) == 1 and not asked
+    assert data_check.main(command) == 1 and not asked
     lines = capsys.readouterr().err.splitlines()
     errors = [line for line in lines if line.startswith('error')]
     for key, error in zip(('train', 'val'), errors, strict=True):
         files = f'{key}_dataloader.dataset: the files of CIFAR100 are not all in data/'
         assert files in error and error.endswith('data check CONFIG --download`')
-    assert check.main([*command, '--download']) == 1 and len(asked) == 2
+    assert data_check.main([*command, '--download']) == 1 and len(asked) == 2
 
 
 def test_every_bad_split_is_named(here, capsys):
@@ -147,7 +146,7 @@ def test_every_bad_split_is_named(here, capsys):
     labels[0, 0] = 200
     cv2.imwrite(LABELS, labels)
     args = [config('segmentor'), '--decode', '--num-workers', '0']
-    assert check.main(args) == 1
+    assert data_check.main(args) == 1
     first, second = capsys.readouterr().err.strip().splitlines()[-2:]
     assert 'train_dataloader.dataset.data_prefix.img_path: data/ade' in first
     assert f'ADE20KDataset: {LABELS} has the label 199, but there are 150' in second

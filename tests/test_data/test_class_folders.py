@@ -6,7 +6,7 @@ import pytest
 from conversions import run, save
 from mmengine.config import Config
 
-from mmattn.data import check
+from mmattn.cli import data_check
 from mmattn.errors import UserError
 
 pytestmark = pytest.mark.usefixtures('empty_folder')
@@ -32,7 +32,7 @@ def test_folders_of_classes(capsys):
     cfg = Config.fromfile(path)
     assert cfg.metainfo.classes == ('cat', 'dog', 'log') and cfg.size == 64
     assert cfg.test_dataloader.dataset.data_prefix == 'test'
-    assert check.main([path, '--decode', '--num-workers', '0']) == 0
+    assert data_check.main([path, '--decode', '--num-workers', '0']) == 0
     merge = ['--merge', 'animal=cat,dog', '--classes', 'animal', '--val', '0.5']
     run('classes', 'r', *merge)
     files = [str(p.relative_to('data/set')) for p in Path('data/set').rglob('*.jpg')]

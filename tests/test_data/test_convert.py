@@ -15,7 +15,8 @@ from mmengine.registry import init_default_scope
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from mmattn.data import check, convert, estimate, image_files, own_config
+from mmattn.cli import data_check, data_convert
+from mmattn.data import estimate, image_files, own_config
 
 # mmengine replaces this text by `x|[\\\\',exit(3))#]`, which ends the string around it.
 CODE = r"""{{$QZX:x|[\',exit(3))#]}}"""
@@ -119,7 +120,7 @@ def test_yolo(here):
     found = annotations('train')['annotations']
     assert found[0]['bbox'] == pytest.approx([24, 10, 12, 20], abs=1)
     assert {a['category_id'] for a in found} == {2}
-    assert check.main(['data/faster_rcnn_ivit_n_set.py']) == 0
+    assert data_check.main(['data/faster_rcnn_ivit_n_set.py']) == 0
     cfg = Config.fromfile('data/faster_rcnn_ivit_n_set.py')
     assert cfg.model.type == 'FasterRCNN' and cfg.model.roi_head.mask_head is None
     assert cfg.val_evaluator.metric == 'bbox'
@@ -210,7 +211,7 @@ def test_the_folder_of_the_data_is_no_code(here, name):
 def test_the_config_of_objects_checks_and_builds(here, capsys):
     run('masks', 'images', 'masks', '--classes', 'cell')
     path = 'data/mask_rcnn_ivit_n_set.py'
-    assert check.main([path]) == 0
+    assert data_check.main([path]) == 0
     assert 'cell' in capsys.readouterr().out
     cfg = Config.fromfile(path)
     init_default_scope('mmdet')
@@ -286,7 +287,7 @@ def test_the_estimate_never_fails(here, monkeypatch, capsys, times, said):
     monkeypatch.setattr(own_config, 'SMALL', 0)
     monkeypatch.setattr(estimate.subprocess, 'run', log(*times))
     masks = ['masks', 'images', 'masks', '--out', 'data/set']
-    convert.main([*masks, '--arch', 'ivit_nano'])
+    data_convert.main([*masks, '--arch', 'ivit_nano'])
     out = capsys.readouterr().out
     assert said in out
     short = 'train_cfg.max_iters=300 train_cfg.val_interval=100 '

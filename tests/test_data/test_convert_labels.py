@@ -10,7 +10,7 @@ from conversions import MASK, draw, run
 from mmengine.config import Config
 from PIL import Image, ImageColor
 
-from mmattn.data import check
+from mmattn.cli import data_check
 from mmattn.errors import UserError
 from mmattn.images import read_image
 
@@ -45,7 +45,7 @@ def test_label_maps_of_palettes_and_of_one_bit(here, mode):
         image.save(f'masks/{index}.png')
     run('labels', 'images', 'masks', '--classes', 'a', 'b')
     assert classes_of_maps() == {0, 1}
-    assert not check.main(['data/upernet_ivit_n_set.py', *DECODE])
+    assert not data_check.main(['data/upernet_ivit_n_set.py', *DECODE])
 
 
 def save_jpeg(colors: list[tuple[int, int, int]]) -> list[np.ndarray]:
@@ -112,7 +112,7 @@ def test_images_of_several_suffixes(here, names, written):
     assert cfg.default_hooks.checkpoint.save_best == 'mIoU'
     card = json.loads(Path('data/set/dataset.json').read_text())
     assert set(card['counts']['train']['shares']) == set('abcdefgh')
-    assert check.main(['data/upernet_ivit_n_set.py', *DECODE]) == 0
+    assert data_check.main(['data/upernet_ivit_n_set.py', *DECODE]) == 0
 
 
 def test_numbers_and_colors_that_are_no_class(here, capsys):
@@ -144,7 +144,7 @@ def test_black_and_white_label_maps_ask_whether_255_is_a_class(here, capsys):
     assert classes_of_maps() == {0, 1}
     run(*args, '--ignore', '255')
     assert classes_of_maps() == {0, 255}
-    assert not check.main(['data/upernet_ivit_n_set.py', *DECODE])
+    assert not data_check.main(['data/upernet_ivit_n_set.py', *DECODE])
     assert 'warning: train_dataloader.dataset: 255 covers' in capsys.readouterr().err
 
 

@@ -9,8 +9,7 @@ from conversions import SIZE, coco_json, run, save
 from mmengine.config import Config
 from PIL import Image
 
-from mmattn.cli import train
-from mmattn.data import check
+from mmattn.cli import data_check, train
 from mmattn.data.image_files import dropped
 from mmattn.data.inputs import statistics
 from mmattn.errors import UserError
@@ -59,7 +58,7 @@ def test_a_converted_set_trains(write, monkeypatch, forget_instances):
     given = model.data_preprocessor
     assert np.allclose(given.mean, 1000 * np.arange(1, 6), rtol=0.01)
     assert np.allclose(given.std, 100 * np.arange(1, 6), rtol=0.1)
-    assert not check.main([str(config), '--decode', '--num-workers', '0'])
+    assert not data_check.main([str(config), '--decode', '--num-workers', '0'])
     forget_instances()
     monkeypatch.setenv('LOCAL_RANK', '0')
     train.main([str(config), '--cfg-options', *SHORT])
