@@ -19,9 +19,8 @@ from ..coco_json import NUMBERS, encoded, is_text, read_json, shown
 from ..image_files import annotation_files, image_files
 from ..layouts import Part
 from ..notes import say
-from .content import Content, checked_size, rectangle
+from .content import Content, checked_size, ellipse, rectangle
 
-CIRCLE = 32  # points of the polygon of a circle
 IGNORE = '__ignore__'  # the label that LabelMe's own converters leave out
 # `rotation` is X-AnyLabeling's rectangle that is turned.
 POINTS = {'polygon': 3, 'rotation': 4, 'rectangle': 2, 'circle': 2, 'mask': 2}
@@ -113,11 +112,7 @@ def _labelme_shape(
     if kind == 'circle':
         (x, y), edge = pairs
         radius = math.dist((x, y), edge) if max(map(abs, [x, y, *edge])) < 1e9 else 1e9
-        angles = [2 * math.pi * i / CIRCLE for i in range(CIRCLE)]
-        pairs = [
-            (x + radius * math.cos(angle), y + radius * math.sin(angle))
-            for angle in angles
-        ]
+        return label, kind, ellipse(x, y, radius, radius)
     if kind == 'rectangle':
         xs, ys = zip(*pairs, strict=True)
         x1, y1, x2, y2 = min(xs), min(ys), max(xs), max(ys)
