@@ -95,6 +95,12 @@ def are_smoothed(masks: Iterable[np.ndarray]) -> bool:
     return bool(is_gray)
 
 
+def surrounds(mask: np.ndarray) -> bool:
+    """Return whether a mask has most pixels and some of each border, as backgrounds."""
+    borders = mask[0], mask[-1], mask[:, 0], mask[:, -1]
+    return (mask > 0).mean() > 0.5 and all(map(np.any, borders))
+
+
 def numbers_of_voc(path: Path, size: tuple[int, int]) -> np.ndarray:
     """Return the numbers of a mask of Pascal VOC without the borders of objects.
 
@@ -217,6 +223,13 @@ def from_masks(part: Part) -> tuple[list[Picture], list[str]]:
             masks, is_binary = {n: mask >= 128 for n, mask in masks.items()}, True
         elif is_binary:
             print(f'{folder}: the masks have one number; connected pixels are objects')
+        around = [name for name, mask in masks.items() if is_binary and surrounds(mask)]
+        if 2 * len(around) > len(masks):
+            what = 'masks have most of their pixels and all borders in objects'
+            say(
+                f'{folder}: {some(len(around), around, what)}: if these are the '
+                'background, invert the masks'
+            )
         for name, mask in masks.items():
             picture = pictures[name]
             for instance in instances(mask, is_binary):

@@ -54,10 +54,21 @@ def test_connected_parts_of_black_and_white_masks_are_objects(here, capsys):
         objects.append((29, 20, 4, 20, 255))  # with the one above it, an L
         cv2.imwrite(f'masks/{index}.png', draw(objects))
     run('masks', 'images', 'masks')
-    assert 'connected pixels are objects' in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert 'connected pixels are objects' in said.out and 'invert' not in said.err
     found = annotations('train')['annotations']
     assert [a['area'] for a in found] == [81, 81 + 80] * 4  # two pixels are dust
     assert found[1]['bbox'] == [20, 20, 20, 13]
+
+
+def test_black_objects_on_white_are_pointed_out(here, capsys):
+    for index in range(5):
+        mask = draw([(0, 0, *MASK, 255), (9, 9, 9, 9, 0)])
+        cv2.imwrite(f'masks/{index}.png', mask)
+    run('masks', 'images', 'masks')
+    said = capsys.readouterr().err
+    assert 'note: masks: 5 masks have most of their pixels and all borders in' in said
+    assert 'the background, invert the masks' in said
 
 
 @pytest.mark.parametrize('kind', ['palette', 'colors'])

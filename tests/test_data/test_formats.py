@@ -56,6 +56,15 @@ def xml(text: str):
 XYXY = coco(*(dict(bbox=[50 + i, 20, 80, 60]) for i in range(5)))
 SHIFTED = coco(*[dict(bbox=[70, 5, 20, 20])] * 2, segmentation=[TRIANGLE])
 FAR_MASK = masked('11', points=[[95, 1], [96, 1]])
+
+
+def other_names(**values) -> list[str]:
+    args = write_labelme(**values)
+    for path in Path('json').iterdir():
+        path.rename(path.with_stem(f'x{path.stem}'))
+    return args
+
+
 REFUSED = {  # what writes the annotations, and the error
     'no-json': (write_coco, {}, lambda _: '{', 'a.json is no JSON file: Expecting'),
     'deep': (write_coco, {}, lambda _: '[' * 10**5, 'a.json is no JSON file: maximum'),
@@ -125,7 +134,8 @@ REFUSED = {  # what writes the annotations, and the error
     'mask-size': (write_labelme, masked('1100'), 'has the shape (1, 4), but its point'),
     'mask-far': (write_labelme, FAR_MASK, 'box of (1, 2) in an image of (64, 96)'),
     'labelme-size': (lambda: write_labelme(imageWidth=97), '64 x 97 pixels'),
-    'other-image': (lambda: write_labelme(imagePath='a.png'), '"imagePath" must be'),
+    'other-image': (lambda: other_names(imagePath='a.png'), '"imagePath" must be'),
+    'image-7': (lambda: other_names(imagePath=7), 'must be an image in images, got 7'),
 }
 
 
@@ -231,6 +241,10 @@ READ = {  # what writes; its arguments; box, area and outline of the first; what
     'labelme-ignore': (
         *(write_labelme, [LEAF_SHAPE, IGNORED], LEAF, 400, None),
         'they are no objects or have no area: 4 of __ignore__',
+    ),
+    'labelme-renamed': (
+        *(lambda s: write_labelme(s, imagePath='a.png'), [LEAF_SHAPE], LEAF, 400, None),
+        '4 files name no image and are taken for the image of their own name, su',
     ),
     'labelme-lines': (
         *(write_labelme, [LEAF_SHAPE, shape('line', [1, 1])], LEAF, 400, None),

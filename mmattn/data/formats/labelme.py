@@ -18,7 +18,7 @@ from ...results.coco import encode_mask
 from ..coco_json import NUMBERS, encoded, is_text, read_json, shown
 from ..image_files import annotation_files, image_files
 from ..layouts import Part
-from ..notes import say
+from ..notes import say, some
 from .content import Content, checked_size, ellipse, rectangle
 
 IGNORE = '__ignore__'  # the label that LabelMe's own converters leave out
@@ -34,14 +34,17 @@ def read_labelme(part: Part) -> Content:
     """
     content, classes, others = Content(), set(), Counter()
     files = image_files(part.images, beside=part.annotations)
-    used = {}
+    used, renamed = {}, []
     texts = annotation_files(part.annotations, '.json').values()
     for file in tqdm(texts, 'read', disable=None):
         document = read_json(file)
         shapes = document.get('shapes') if isinstance(document, dict) else None
         if not isinstance(shapes, list):
             raise UserError(f'{file} is no file of LabelMe: it has no list "shapes"')
-        path = _image_of(document.get('imagePath'), file, part, files)
+        given = document.get('imagePath')
+        path = _image_of(given, file, part, files)
+        if not is_text(given) or path.name != PureWindowsPath(given).name:
+            renamed.append(str(file))
         if path in used:
             raise UserError(f'{file} and {used[path]} are of one image, {path.name}')
         used[path] = file
@@ -62,6 +65,9 @@ def read_labelme(part: Part) -> Content:
                 content.add(place, category_id=label)
                 groups[key] = content.annotations[-1]
             _extend(groups[key], kind, outline, size)
+    if renamed:
+        what = 'files name no image and are taken for the image of their own name'
+        say(some(len(renamed), renamed, what))
     if others:
         say(
             f'{others.total()} shapes of {part.annotations} are left out, as they '
@@ -73,12 +79,18 @@ def read_labelme(part: Part) -> Content:
 
 
 def _image_of(given, file: Path, part: Part, files: dict[str, Path]) -> Path:
-    """Return the image of a file: the one of its name, where folders differ."""
+    """Return the image that a file names, wherever it lies, else that of its own name.
+
+    People rename both files, and `imagePath` keeps the old name.
+    """
     name = PureWindowsPath(given).name if is_text(given) else None
     found = [path for path in files.values() if path.name == name]
     if len(found) > 1:
         folder = file.relative_to(part.annotations).parent
         found = [path for path in found if path == part.images / folder / name]
+    if not found:
+        own = file.relative_to(part.annotations).with_suffix('').as_posix()
+        found = [files[own]] if own in files else []
     if len(found) != 1:
         raise UserError(
             f'{file}: "imagePath" must be an image in {part.images}, got {shown(given)}'
