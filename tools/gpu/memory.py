@@ -8,6 +8,7 @@ Two programs of a grid are never in order, except for atomic additions.
 import ctypes
 import hashlib
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +16,25 @@ import torch
 
 from .formats import UNSIGNED
 
-NOBODY, SEVERAL = -1, -2
+NOBODY = -1
 WARP = 32
 TRUNCATED = 'a number that a tensor core truncates to TF32'
 WIDEST = 16  # bytes of an access
 GAP = 1 << 32  # between tensors, so that no small mistake ends in another one
+APART = 3  # distance of two programs, see `Lanes.distance`
+# Last accesses of a cell. `spread` is the distance of the most distant two threads.
+ACCESS = np.dtype('i4, i4, i4, i1')
+ACCESS.names = 'thread', 'epoch', 'clock', 'spread'
+RACES = {
+    'writes': (
+        'an access after a write without a barrier',
+        'an access of what another program writes',
+    ),
+    'reads': (
+        'a write after a read without a barrier',
+        'a write of what another program reads',
+    ),
+}
 
 
 class Fault(Exception):
@@ -54,108 +69,26 @@ class Lanes(NamedTuple):
     clocks: np.ndarray
     size: int  # threads of a program
 
-    @property
-    def warps(self):
-        return self.threads // WARP
+    def distance(self, threads: np.ndarray) -> np.ndarray:
+        """Return 0 for the same threads, 1 in a warp, 2 in a program, 3 elsewhere."""
+        units = 1, WARP, self.size
+        return sum((threads // n != self.threads // n).astype(np.int8) for n in units)
 
-    @property
-    def programs(self):
-        return self.threads // self.size
-
-
-class History:
-    """Remember the last write and the reads since the last barrier of each cell."""
-
-    def __init__(self, cells: int):
-        self.writer, self.reader, self.reader_warp, self.reader_program = np.full(
-            (4, cells), NOBODY, np.int32
+    def after(self, last: np.ndarray, distance: np.ndarray) -> np.ndarray:
+        """Return whether barriers order these accesses after the last ones."""
+        return np.choose(
+            distance,
+            (
+                True,
+                last['clock'] < self.clocks,
+                last['epoch'] < self.epochs,
+                last['thread'] == NOBODY,
+            ),
         )
-        self.write_epoch, self.write_clock, self.read_epoch, self.read_clock = np.zeros(
-            (4, cells), np.int32
-        )
-        self.atomic = np.zeros(cells, np.bool_)
-
-    def read(self, cells, lanes: Lanes) -> str:
-        """Note reads, and return what they race with, or an empty string."""
-        race = self._races_with_write(cells, lanes)
-        self._note_reads(cells, lanes)
-        return race
-
-    def write(self, cells, lanes: Lanes, atomic: bool = False) -> str:
-        """Note writes, and return what they race with, or an empty string."""
-        race = self.would_race(cells, lanes, atomic)
-        self.writer[cells] = lanes.threads
-        self.write_epoch[cells], self.write_clock[cells] = lanes.epochs, lanes.clocks
-        self.atomic[cells] = atomic
-        last = self.writer[cells]
-        if not atomic and (last // lanes.size != lanes.programs).any():
-            return race or 'two programs write one place'
-        return race
-
-    def would_race(self, cells, lanes: Lanes, atomic: bool = False) -> str:
-        """Return what a write would race with, or an empty string."""
-        if race := self._races_with_write(cells, lanes, atomic):
-            return race
-        program = self.reader_program[cells]
-        here = program == lanes.programs
-        now = here & (self.read_epoch[cells] == lanes.epochs)
-        other_warp = now & (self.reader_warp[cells] != lanes.warps)
-        same = now & (self.read_clock[cells] == lanes.clocks)
-        other_thread = same & (self.reader[cells] != lanes.threads)
-        if ((program != NOBODY) & ~here).any():
-            return 'a write of what another program reads'
-        if other_warp.any() or other_thread.any():
-            return 'a write after a read without a barrier'
-        return ''
-
-    def _races_with_write(self, cells, lanes: Lanes, atomic: bool = False) -> str:
-        writer = self.writer[cells]
-        other = (writer != NOBODY) & (writer != lanes.threads)
-        if atomic:
-            other &= ~self.atomic[cells]
-        if not other.any():
-            return ''
-        if (other & (writer // lanes.size != lanes.programs)).any():
-            return 'an access of what another program writes'
-        same_warp = writer // WARP == lanes.warps
-        ordered = np.where(
-            same_warp,
-            self.write_clock[cells] < lanes.clocks,
-            self.write_epoch[cells] < lanes.epochs,
-        )
-        if (other & ~ordered).any():
-            return 'an access after a write without a barrier'
-        return ''
-
-    def _note_reads(self, cells, lanes: Lanes):
-        """Add readers. Those before the last barrier are forgotten."""
-        program, warp = self.reader_program[cells], self.reader_warp[cells]
-        here = (program == lanes.programs) | (program == NOBODY)
-        stale = here & (self.read_epoch[cells] < lanes.epochs) | (program == NOBODY)
-        own_warp = stale | (warp == lanes.warps)
-        own = own_warp & (
-            stale
-            | (self.read_clock[cells] < lanes.clocks)
-            | (self.reader[cells] == lanes.threads)
-        )
-        self.reader_program[cells] = np.where(here, lanes.programs, SEVERAL)
-        self.reader_warp[cells] = np.where(own_warp, lanes.warps, SEVERAL)
-        self.reader[cells] = np.where(own, lanes.threads, SEVERAL)
-        self.read_epoch[cells], self.read_clock[cells] = lanes.epochs, lanes.clocks
-        # Lanes of this very access that share a cell: the last one has won above.
-        for kept, mine in (
-            (self.reader_program, lanes.programs),
-            (self.reader_warp, lanes.warps),
-            (self.reader, lanes.threads),
-        ):
-            now = kept[cells]
-            shared = (now != mine) & (now != SEVERAL)
-            if shared.any():
-                kept[cells[shared]] = SEVERAL
 
 
 class Region:
-    """Hold bytes and their history.
+    """Hold bytes, and of each cell the last write and the reads since a barrier.
 
     Args:
         data: the bytes.
@@ -166,45 +99,130 @@ class Region:
 
     def __init__(self, data: np.ndarray, grain: int, name: str, reports: Reports):
         self.data, self.grain, self.name, self.reports = data, grain, name, reports
-        self.history = History(-(-data.size // grain))
-
-    def words(self, size: int) -> np.ndarray:
-        """Return a view as unsigned integers of some bytes."""
-        return self.data[: self.data.size // size * size].view(UNSIGNED[8 * size])
+        cells = -(-data.size // grain)
+        self.last = {name: np.zeros(cells, ACCESS) for name in RACES}
+        for accesses in self.last.values():
+            accesses['thread'] = NOBODY
+        self.atomic = np.zeros(cells, np.bool_)
 
     def cells(self, offsets: np.ndarray, size: int) -> np.ndarray:
         """Return the cells (accesses, cells of an access) of some bytes at offsets."""
-        count = max(1, size // self.grain)
-        return (offsets // self.grain)[:, None] + np.arange(count)
+        return (offsets // self.grain)[:, None] + np.arange(max(1, size // self.grain))
+
+    def places(self, offsets: np.ndarray, count: int, dtype) -> tuple:
+        """Return all numbers of a type, and the places (accesses, count) of some."""
+        size = np.dtype(dtype).itemsize
+        numbers = self.data[: self.data.size // size * size].view(dtype)
+        return numbers, (offsets // size)[:, None] + np.arange(count)
 
     def load(self, offsets: np.ndarray, size: int, count: int, lanes: Lanes):
         """Return (accesses, count) numbers of `size` bytes."""
-        self.note(self.history.read(self.cells(offsets, size * count), lanes))
-        return self.words(size)[(offsets // size)[:, None] + np.arange(count)]
+        cells, reads = self.cells(offsets, size * count), self.last['reads']
+        self.check('writes', cells, lanes)
+        last = reads[cells]
+        distance = np.maximum(lanes.distance(last['thread']), last['spread'])
+        forgotten = lanes.after(last, distance)
+        self.note('reads', cells, lanes, np.where(forgotten, 0, distance))
+        # Lanes of this very access that share a cell: the last one is noted.
+        apart = lanes.distance(reads['thread'][cells])
+        if (shared := apart > 0).any():
+            np.maximum.at(reads['spread'], cells[shared], apart[shared])
+        numbers, places = self.places(offsets, count, UNSIGNED[8 * size])
+        return numbers[places]
 
-    def store(self, offsets: np.ndarray, size: int, values: np.ndarray, lanes: Lanes):
-        """Store values (accesses, count) of `size` bytes."""
-        cells = self.cells(offsets, size * values.shape[1])
-        self.note(self.history.write(cells, lanes))
-        places = (offsets // size)[:, None] + np.arange(values.shape[1])
-        words = self.words(size)
-        words[places] = values
-        if (words[places] != values).any():
-            self.note('threads that write different numbers to one place')
+    def store(self, offsets: np.ndarray, values: np.ndarray, lanes: Lanes):
+        """Store values (accesses, count)."""
+        self.write(offsets, values, lanes, atomic=False)
+        numbers, places = self.places(offsets, values.shape[1], values.dtype)
+        numbers[places] = values
+        if (numbers[places] != values).any():
+            self.race('threads that write different numbers to one place')
 
-    def add(self, offsets, size: int, values: np.ndarray, lanes: Lanes, dtype):
+    def add(self, offsets: np.ndarray, values: np.ndarray, lanes: Lanes) -> np.ndarray:
         """Add values (accesses, count) atomically, and return what was there."""
-        cells = self.cells(offsets, size * values.shape[1])
-        self.note(self.history.write(cells, lanes, atomic=True))
-        places = (offsets // size)[:, None] + np.arange(values.shape[1])
-        words = self.words(size).view(dtype)
-        before = words[places]
-        np.add.at(words, places, values)
+        self.write(offsets, values, lanes, atomic=True)
+        numbers, places = self.places(offsets, values.shape[1], values.dtype)
+        before = numbers[places]
+        np.add.at(numbers, places, values)
         return before
 
-    def note(self, race: str):
-        if race:
-            self.reports.add(f'race in {self.name}: {race}')
+    def write(self, offsets, values: np.ndarray, lanes: Lanes, atomic: bool):
+        """Note a write, and report its races."""
+        cells = self.cells(offsets, values.itemsize * values.shape[1])
+        races = self.check_write(cells, lanes, atomic)
+        self.note('writes', cells, lanes, 0)
+        self.atomic[cells] = atomic
+        apart = lanes.distance(self.last['writes']['thread'][cells])
+        if not (races or atomic) and (apart == APART).any():
+            self.race('two programs write one place')
+
+    def check_write(self, cells, lanes: Lanes, atomic: bool = False) -> bool:
+        """Report a race of a write, if there is one, and return whether."""
+        return self.check('writes', cells, lanes, atomic) or self.check(
+            'reads', cells, lanes
+        )
+
+    def check(self, kind: str, cells, lanes: Lanes, atomic: bool = False) -> bool:
+        """Report a race with the last accesses of a kind, and return whether."""
+        last = self.last[kind][cells]
+        distance = np.maximum(lanes.distance(last['thread']), last['spread'])
+        races = ~lanes.after(last, distance)
+        if atomic:
+            races &= ~self.atomic[cells]
+        if races.any():
+            self.race(RACES[kind][int((distance[races] == APART).any())])
+        return bool(races.any())
+
+    def note(self, kind: str, cells, lanes: Lanes, spread):
+        values = lanes.threads, lanes.epochs, lanes.clocks, spread
+        for field, value in zip(ACCESS.names, values, strict=True):
+            self.last[kind][field][cells] = value
+
+    def race(self, text: str):
+        self.reports.add(f'race in {self.name}: {text}')
+
+
+class SharedMemory(Region):
+    """Hold the shared memory of some programs, and what is in flight there.
+
+    Of each cell `filling` says whether a copy to it is in flight, `reading` whether a
+    product of it is, and `unfenced` whether no proxy fence followed a store.
+    """
+
+    def __init__(self, data: np.ndarray, grain: int, reports: Reports):
+        super().__init__(data, grain, 'shared memory', reports)
+        self.filling, self.reading, self.unfenced = np.zeros(
+            (3, self.atomic.size), np.bool_
+        )
+
+    def load(self, offsets: np.ndarray, size: int, count: int, lanes: Lanes):
+        cells = self.cells(offsets, size * count)
+        if (self.last['writes']['thread'][cells] == NOBODY).any():
+            self.reports.add('a read of shared memory that nothing wrote')
+        if self.filling[cells].any():
+            self.reports.add('a read of shared memory before the wait for its copy')
+        return super().load(offsets, size, count, lanes)
+
+    def store(self, offsets: np.ndarray, values: np.ndarray, lanes: Lanes):
+        cells = self.cells(offsets, values.itemsize * values.shape[1])
+        self.check_use(cells, 'write')
+        super().store(offsets, values, lanes)
+        self.unfenced[cells] = True
+
+    def start_copy(self, offsets: np.ndarray, size: int, lanes: Lanes):
+        """Note that bytes are in flight, which `finish_copy` stores."""
+        cells = self.cells(offsets, size)
+        self.check_use(cells, 'copy')
+        self.check_write(cells, lanes)
+        self.filling[cells] = True
+
+    def finish_copy(self, offsets: np.ndarray, values: np.ndarray, lanes: Lanes):
+        self.filling[self.cells(offsets, values.itemsize * values.shape[1])] = False
+        self.store(offsets, values, lanes)
+
+    def check_use(self, cells, what: str):
+        if (self.filling[cells] | self.reading[cells]).any():
+            self.reports.add(f'a {what} of shared memory before the wait for its use')
 
 
 class GlobalMemory:
@@ -226,10 +244,8 @@ class GlobalMemory:
         storage = tensor.untyped_storage()
         start = storage.data_ptr()
         if start not in self.starts:
-            base = (
-                start if self.real else GAP * (len(self.regions) + 1) + start % WIDEST
-            )
-            self.starts[start] = base
+            base = GAP * (len(self.regions) + 1) + start % WIDEST
+            base = self.starts[start] = start if self.real else base
             memory = (ctypes.c_uint8 * storage.nbytes()).from_address(start)
             data = np.frombuffer(memory, np.uint8)
             grain = min(4, tensor.element_size())
@@ -244,33 +260,10 @@ class GlobalMemory:
             found.update(region.data)
         return found.digest()
 
-    def bits(self) -> list[np.ndarray]:
-        """Return copies of all tensors, as bytes."""
-        return [region.data.copy() for _, region in self.regions]
-
-    def restore(self, bits: list[np.ndarray]):
-        """Write what `bits` returned."""
-        for (_, region), data in zip(self.regions, bits, strict=True):
-            region.data[:] = data
-
-    def parts(self, addresses: np.ndarray, size: int):
-        """Yield a region, which accesses are in it (None for all), and their offsets.
-
-        Raises:
-            Fault: an access is not in a tensor, or not aligned to its size.
-        """
-        if (addresses % np.uint64(size)).any():
-            raise self.reports.fault(f'misaligned access of {size} bytes')
-        bases = np.array([base for base, _ in self.regions], np.uint64)
+    def parts(self, addresses: np.ndarray) -> Iterator[tuple[Region, np.ndarray, int]]:
+        """Yield a tensor, the accesses of it, and its address."""
+        bases = np.array([base for base, _ in self.regions])
         found = np.searchsorted(bases, addresses, 'right') - 1
         for i in np.unique(found):
             base, region = self.regions[i]  # the last one for an address before all
-            chosen = None if (found == i).all() else found == i
-            part = addresses if chosen is None else addresses[chosen]
-            offsets = part.astype(np.int64) - base
-            if (bad := (offsets < 0) | (offsets + size > region.data.size)).any():
-                raise self.reports.fault(
-                    f'out of bounds: {bad.sum()} threads, at byte {offsets[bad][0]} of '
-                    f'{region.name} with {region.data.size}'
-                )
-            yield region, chosen, offsets
+            yield region, found == i, base
