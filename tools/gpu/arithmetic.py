@@ -2,12 +2,11 @@
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from .formats import UNSIGNED, type_of
-from .machine import Machine, executes
+from .machine import Machine
 from .ptx import Instruction, elements
 
 COMPARISONS = {
@@ -118,17 +117,9 @@ WITH_FLAG = {
 }  # fmt: skip
 
 
-class Operation(NamedTuple):
-    """Describe arithmetic: a function, the types of its operands and of its result."""
-
-    function: Callable
-    kinds: list[str]
-    result: str
-
-
 @functools.cache
-def decode(name: tuple[str, ...], count: int) -> Operation:
-    """Return what an instruction does with `count` operands."""
+def decode(name: tuple[str, ...], count: int) -> tuple[Callable, list[str], str]:
+    """Return a function, the types of its `count` operands and of its result."""
     first, result = name[0], name[-1]
     flagged = [f for (n, flag), f in WITH_FLAG.items() if n == first and flag in name]
     function, kinds = (*flagged, FUNCTIONS[first])[0], [result] * count
@@ -152,10 +143,9 @@ def decode(name: tuple[str, ...], count: int) -> Operation:
     elif first in ('min', 'max') and count == 3:  # from sm_100 on
         of_two = function
         function = lambda a, b, c: of_two(of_two(a, b), c)  # noqa: E731
-    return Operation(function, kinds, result)
+    return function, kinds, result
 
 
-@executes(*FUNCTIONS)
 def compute(m: Machine, x: Instruction):
     if x.name[0] == 'mov' and '{' in ''.join(x.operands):
         return pack_or_unpack(m, x)

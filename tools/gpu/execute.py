@@ -19,13 +19,25 @@ import torch
 from mmattn.ops.common.operator import OPERATORS
 from mmattn.ops.triton import launch as triton_launch
 
-from . import arithmetic, tensor_cores, transfers  # noqa: F401  (instructions)
+from . import arithmetic, machine, tensor_cores, transfers
 from .compile import compile_launch, describe
 from .machine import Machine
 from .memory import TRUNCATED, Fault, GlobalMemory, Reports
 from .ptx import Kernel
 
 BATCH = 4096  # threads
+# By the first part of a name.
+INSTRUCTIONS = dict.fromkeys(arithmetic.FUNCTIONS, arithmetic.compute) | {
+    'bra': machine.branch, 'ret': machine.end, 'exit': machine.end,
+    'ld': transfers.load, 'st': transfers.store,
+    'atom': transfers.add_atomically, 'red': transfers.add_atomically,
+    'cp': transfers.copy_asynchronously, 'fence': transfers.fence,
+    'membar': transfers.fence, 'griddepcontrol': transfers.nothing,
+    'bar': transfers.barrier, 'barrier': transfers.barrier,
+    'shfl': transfers.shuffle, 'redux': transfers.reduce_warp,
+    'ldmatrix': tensor_cores.load_matrix, 'stmatrix': tensor_cores.store_matrix,
+    'mma': tensor_cores.multiply, 'wgmma': tensor_cores.multiply_asynchronously,
+}  # fmt: skip
 # Executes PTX with arguments on a memory, in a grid with some bytes of shared memory.
 parsed = functools.lru_cache(maxsize=64)(Kernel)
 Run = Callable[[str, Sequence, GlobalMemory, tuple[int, ...], int], 'Executed']
@@ -83,7 +95,7 @@ def run_grid(
         some = programs[first : first + batch]
         Machine(
             kernel, memory, parameters, some, grid, threads, shared_bytes, counts
-        ).run()
+        ).run(INSTRUCTIONS)
     reports = memory.reports.found
     return Executed(kernel.name, grid, reports, counts, memory.digest())
 

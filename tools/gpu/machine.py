@@ -6,28 +6,16 @@ those at the earliest instruction go on, so they meet again where the paths join
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from .formats import UNSIGNED, constant, type_of
-from .memory import WARP, GlobalMemory, Lanes, Region, SharedMemory
+from .memory import ACCESS, WARP, GlobalMemory, Region, SharedMemory
 from .ptx import Instruction, Kernel
 
 MAX_STEPS = 1_000_000  # of a batch of programs
 ADDRESS = re.compile(r'\[\s*([%$\w]+)\s*(?:\+\s*(-?\w+))?\s*\]')
-# By the first part of a name: what an instruction does to a machine.
-INSTRUCTIONS: dict[str, Callable[['Machine', Instruction], None]] = {}
-
-
-def executes(*names: str) -> Callable[[Callable], Callable]:
-    """Register a function that executes instructions."""
-
-    def register(function):
-        INSTRUCTIONS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
 
 
 class Pending:
@@ -77,11 +65,10 @@ class Machine:
         self.kernel, self.memory, self.counts = kernel, memory, counts
         self.reports, self.size = memory.reports, threads
         self.everyone = self.active = np.arange(len(programs) * threads)
-        self.threads = (self.everyone + programs[0] * threads).astype(np.int32)
-        program, thread = np.divmod(self.threads, threads)
-        self.epochs, self.clocks, self.places = np.zeros(
-            (3, self.everyone.size), np.int32
-        )
+        program, thread = np.divmod(self.everyone + programs[0] * threads, threads)
+        self.places = np.zeros_like(self.everyone)  # of the next instructions
+        self.now = np.zeros(self.everyone.size, ACCESS)
+        self.now['thread'], self.now['program'] = program * threads + thread, program
         special = {
             '%tid.x': thread, '%tid.y': 0, '%tid.z': 0, '%laneid': thread % WARP,
             '%ntid.x': threads, '%ntid.y': 1, '%ntid.z': 1,
@@ -102,8 +89,12 @@ class Machine:
         self.fresh: set[str] = set()  # registers written since wgmma.fence
         self.kind = ''  # of the instruction
 
-    def run(self):
+    def run(self, instructions: Mapping[str, Callable]):
         """Run all threads to their end.
+
+        Args:
+            instructions: by the first part of a name, functions of the machine and an
+                instruction.
 
         Raises:
             Fault: see there.
@@ -122,13 +113,10 @@ class Machine:
                 if x.guard and not (guarded := self.read(x.guard, 'pred')).all():
                     self.active = self.active[guarded]
                 if self.active.size:
-                    self.execute(x)
+                    if self.kind not in instructions:
+                        raise NotImplementedError(f'{self.kernel.name}: {x}')
+                    instructions[self.kind](self, x)
         raise self.reports.fault(f'no end after {MAX_STEPS} instructions')
-
-    def execute(self, x: Instruction):
-        if self.kind not in INSTRUCTIONS:
-            raise NotImplementedError(f'{self.kernel.name}: {x}')
-        INSTRUCTIONS[self.kind](self, x)
 
     # Registers and other operands of the active threads.
 
@@ -188,15 +176,10 @@ class Machine:
 
     # Memory.
 
-    def lanes(self, threads: np.ndarray) -> Lanes:
-        """Return who the threads with these numbers in the batch are."""
-        fields = self.threads, self.epochs, self.clocks
-        return Lanes(*(x[threads][:, None] for x in fields), self.size)
-
     def parts(
         self, space: str, addresses: np.ndarray, size: int, threads: np.ndarray
-    ) -> Iterator[tuple[Region, np.ndarray | slice, np.ndarray, Lanes]]:
-        """Yield a region, which accesses are in it, their offsets and threads.
+    ) -> Iterator[tuple[Region, np.ndarray | slice, np.ndarray, np.ndarray]]:
+        """Yield a region, which accesses are in it, their offsets and who does them.
 
         Raises:
             Fault: an access is out of bounds, or not aligned to its size.
@@ -217,25 +200,23 @@ class Machine:
                     f'out of bounds: {bad.sum()} threads, at byte {offsets[bad][0]} of '
                     f'{region.name} with {end}'
                 )
-            yield region, some, offsets + first, self.lanes(threads[some])
+            yield region, some, offsets + first, self.now[threads[some], None]
 
     def load(self, space: str, addresses, size: int, count: int = 1, threads=None):
         """Return (accesses, count) numbers, by default one access a thread."""
         threads = self.active if threads is None else threads
         result = np.empty((len(addresses), count), UNSIGNED[8 * size])
         total = size * count
-        for region, some, offsets, lanes in self.parts(
-            space, addresses, total, threads
-        ):
-            result[some] = region.load(offsets, size, count, lanes)
+        for region, some, offsets, now in self.parts(space, addresses, total, threads):
+            result[some] = region.load(offsets, size, count, now)
         return result
 
     def store(self, space: str, addresses, values: np.ndarray, threads=None):
         """Store values (accesses, count)."""
         threads = self.active if threads is None else threads
         size = values.itemsize * values.shape[1]
-        for region, some, offsets, lanes in self.parts(space, addresses, size, threads):
-            region.store(offsets, values[some], lanes)
+        for region, some, offsets, now in self.parts(space, addresses, size, threads):
+            region.store(offsets, values[some], now)
 
     # Warps and barriers.
 
@@ -251,15 +232,13 @@ class Machine:
         there[self.active] = True
         if not there.reshape(-1, self.size).all(1)[self.active // self.size].all():
             raise self.reports.fault('a barrier that not all threads reach')
-        self.epochs[self.active] += 1
-        self.clocks[self.active] += 1
+        self.now['epoch'][self.active] += 1
+        self.now['clock'][self.active] += 1
 
 
-@executes('bra')
 def branch(m: Machine, x: Instruction):
     m.places[m.active] = m.kernel.labels[x.operands[0]]
 
 
-@executes('ret', 'exit')
 def end(m: Machine, x: Instruction):
     m.places[m.active] = len(m.kernel.code)

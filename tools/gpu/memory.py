@@ -9,7 +9,6 @@ import ctypes
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,10 +20,17 @@ WARP = 32
 TRUNCATED = 'a number that a tensor core truncates to TF32'
 WIDEST = 16  # bytes of an access
 GAP = 1 << 32  # between tensors, so that no small mistake ends in another one
-APART = 3  # distance of two programs, see `Lanes.distance`
-# Last accesses of a cell. `spread` is the distance of the most distant two threads.
-ACCESS = np.dtype('i4, i4, i4, i1')
-ACCESS.names = 'thread', 'epoch', 'clock', 'spread'
+APART = 3  # see `distance`
+# An access: its thread and program, numbered over the grid, how many barriers of the
+# program were passed, how many of those and the warp's own, and whether it is atomic.
+# `spread` is the distance of the most distant two threads, where it stands for several.
+ACCESS = np.dtype(
+    [
+        *((name, np.int32) for name in ('thread', 'program', 'epoch', 'clock')),
+        ('atomic', np.bool_),
+        ('spread', np.int8),
+    ]
+)
 RACES = {
     'writes': (
         'an access after a write without a barrier',
@@ -57,34 +63,18 @@ class Reports:
         return Fault(f'{text}, at {self.place}')
 
 
-class Lanes(NamedTuple):
-    """Name the threads of an access, and how many barriers each has passed.
+def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return 0 for the same threads, 1 in a warp, 2 in a program, 3 elsewhere."""
+    warps = a['thread'] // WARP != b['thread'] // WARP
+    programs = (a['program'] != b['program']).astype(np.int8)
+    return programs + warps + (a['thread'] != b['thread'])
 
-    Threads are numbered over the grid. `epochs` counts barriers of the program,
-    `clocks` those and the warp's own. All have the shape (accesses, 1).
-    """
 
-    threads: np.ndarray
-    epochs: np.ndarray
-    clocks: np.ndarray
-    size: int  # threads of a program
-
-    def distance(self, threads: np.ndarray) -> np.ndarray:
-        """Return 0 for the same threads, 1 in a warp, 2 in a program, 3 elsewhere."""
-        units = 1, WARP, self.size
-        return sum((threads // n != self.threads // n).astype(np.int8) for n in units)
-
-    def after(self, last: np.ndarray, distance: np.ndarray) -> np.ndarray:
-        """Return whether barriers order these accesses after the last ones."""
-        return np.choose(
-            distance,
-            (
-                True,
-                last['clock'] < self.clocks,
-                last['epoch'] < self.epochs,
-                last['thread'] == NOBODY,
-            ),
-        )
+def compared(now: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distances to the last accesses, and whether barriers order them."""
+    apart = np.maximum(distance(now, last), last['spread'])
+    passed = now['clock'] > last['clock'], now['epoch'] > last['epoch']
+    return apart, np.choose(apart, (True, *passed, last['thread'] == NOBODY))
 
 
 class Region:
@@ -100,10 +90,8 @@ class Region:
     def __init__(self, data: np.ndarray, grain: int, name: str, reports: Reports):
         self.data, self.grain, self.name, self.reports = data, grain, name, reports
         cells = -(-data.size // grain)
-        self.last = {name: np.zeros(cells, ACCESS) for name in RACES}
-        for accesses in self.last.values():
-            accesses['thread'] = NOBODY
-        self.atomic = np.zeros(cells, np.bool_)
+        nobody = np.array((NOBODY, NOBODY, 0, 0, False, 0), ACCESS)
+        self.last = {name: np.full(cells, nobody) for name in RACES}
 
     def cells(self, offsets: np.ndarray, size: int) -> np.ndarray:
         """Return the cells (accesses, cells of an access) of some bytes at offsets."""
@@ -115,68 +103,58 @@ class Region:
         numbers = self.data[: self.data.size // size * size].view(dtype)
         return numbers, (offsets // size)[:, None] + np.arange(count)
 
-    def load(self, offsets: np.ndarray, size: int, count: int, lanes: Lanes):
+    def load(self, offsets: np.ndarray, size: int, count: int, now: np.ndarray):
         """Return (accesses, count) numbers of `size` bytes."""
         cells, reads = self.cells(offsets, size * count), self.last['reads']
-        self.check('writes', cells, lanes)
-        last = reads[cells]
-        distance = np.maximum(lanes.distance(last['thread']), last['spread'])
-        forgotten = lanes.after(last, distance)
-        self.note('reads', cells, lanes, np.where(forgotten, 0, distance))
-        # Lanes of this very access that share a cell: the last one is noted.
-        apart = lanes.distance(reads['thread'][cells])
+        self.check(cells, now, 'writes')
+        apart, forgotten = compared(now, reads.take(cells))
+        self.note('reads', cells, now, np.where(forgotten, 0, apart))
+        # Threads of this very access that share a cell: the last one is noted.
+        apart = distance(now, reads.take(cells))
         if (shared := apart > 0).any():
             np.maximum.at(reads['spread'], cells[shared], apart[shared])
         numbers, places = self.places(offsets, count, UNSIGNED[8 * size])
         return numbers[places]
 
-    def store(self, offsets: np.ndarray, values: np.ndarray, lanes: Lanes):
+    def store(self, offsets: np.ndarray, values: np.ndarray, now: np.ndarray):
         """Store values (accesses, count)."""
-        self.write(offsets, values, lanes, atomic=False)
+        cells = self.cells(offsets, values.itemsize * values.shape[1])
+        races = self.check(cells, now, *RACES)
+        self.note('writes', cells, now)
+        apart = distance(now, self.last['writes'].take(cells))
+        if not races and (apart == APART).any():
+            self.race('two programs write one place')
         numbers, places = self.places(offsets, values.shape[1], values.dtype)
         numbers[places] = values
         if (numbers[places] != values).any():
             self.race('threads that write different numbers to one place')
 
-    def add(self, offsets: np.ndarray, values: np.ndarray, lanes: Lanes) -> np.ndarray:
+    def add(self, offsets: np.ndarray, values: np.ndarray, now: np.ndarray):
         """Add values (accesses, count) atomically, and return what was there."""
-        self.write(offsets, values, lanes, atomic=True)
+        cells = self.cells(offsets, values.itemsize * values.shape[1])
+        now['atomic'] = True
+        self.check(cells, now, *RACES)
+        self.note('writes', cells, now)
         numbers, places = self.places(offsets, values.shape[1], values.dtype)
         before = numbers[places]
         np.add.at(numbers, places, values)
         return before
 
-    def write(self, offsets, values: np.ndarray, lanes: Lanes, atomic: bool):
-        """Note a write, and report its races."""
-        cells = self.cells(offsets, values.itemsize * values.shape[1])
-        races = self.check_write(cells, lanes, atomic)
-        self.note('writes', cells, lanes, 0)
-        self.atomic[cells] = atomic
-        apart = lanes.distance(self.last['writes']['thread'][cells])
-        if not (races or atomic) and (apart == APART).any():
-            self.race('two programs write one place')
+    def check(self, cells: np.ndarray, now: np.ndarray, *kinds: str) -> bool:
+        """Report a race with last accesses of some kinds, and return whether."""
+        for kind in kinds:
+            last = self.last[kind].take(cells)
+            apart, ordered = compared(now, last)
+            races = apart[~(ordered | now['atomic'] & last['atomic'])]
+            if races.size:
+                self.race(RACES[kind][int(races.max() == APART)])
+                return True
+        return False
 
-    def check_write(self, cells, lanes: Lanes, atomic: bool = False) -> bool:
-        """Report a race of a write, if there is one, and return whether."""
-        return self.check('writes', cells, lanes, atomic) or self.check(
-            'reads', cells, lanes
-        )
-
-    def check(self, kind: str, cells, lanes: Lanes, atomic: bool = False) -> bool:
-        """Report a race with the last accesses of a kind, and return whether."""
-        last = self.last[kind][cells]
-        distance = np.maximum(lanes.distance(last['thread']), last['spread'])
-        races = ~lanes.after(last, distance)
-        if atomic:
-            races &= ~self.atomic[cells]
-        if races.any():
-            self.race(RACES[kind][int((distance[races] == APART).any())])
-        return bool(races.any())
-
-    def note(self, kind: str, cells, lanes: Lanes, spread):
-        values = lanes.threads, lanes.epochs, lanes.clocks, spread
-        for field, value in zip(ACCESS.names, values, strict=True):
-            self.last[kind][field][cells] = value
+    def note(self, kind: str, cells: np.ndarray, now: np.ndarray, spread=0):
+        now = now.repeat(cells.shape[1], 1)  # which is quicker than to broadcast records
+        now['spread'] = spread
+        self.last[kind].put(cells, now)
 
     def race(self, text: str):
         self.reports.add(f'race in {self.name}: {text}')
@@ -191,34 +169,33 @@ class SharedMemory(Region):
 
     def __init__(self, data: np.ndarray, grain: int, reports: Reports):
         super().__init__(data, grain, 'shared memory', reports)
-        self.filling, self.reading, self.unfenced = np.zeros(
-            (3, self.atomic.size), np.bool_
-        )
+        shape = 3, self.last['writes'].size
+        self.filling, self.reading, self.unfenced = np.zeros(shape, np.bool_)
 
-    def load(self, offsets: np.ndarray, size: int, count: int, lanes: Lanes):
+    def load(self, offsets: np.ndarray, size: int, count: int, now: np.ndarray):
         cells = self.cells(offsets, size * count)
         if (self.last['writes']['thread'][cells] == NOBODY).any():
             self.reports.add('a read of shared memory that nothing wrote')
         if self.filling[cells].any():
             self.reports.add('a read of shared memory before the wait for its copy')
-        return super().load(offsets, size, count, lanes)
+        return super().load(offsets, size, count, now)
 
-    def store(self, offsets: np.ndarray, values: np.ndarray, lanes: Lanes):
+    def store(self, offsets: np.ndarray, values: np.ndarray, now: np.ndarray):
         cells = self.cells(offsets, values.itemsize * values.shape[1])
         self.check_use(cells, 'write')
-        super().store(offsets, values, lanes)
+        super().store(offsets, values, now)
         self.unfenced[cells] = True
 
-    def start_copy(self, offsets: np.ndarray, size: int, lanes: Lanes):
+    def start_copy(self, offsets: np.ndarray, size: int, now: np.ndarray):
         """Note that bytes are in flight, which `finish_copy` stores."""
         cells = self.cells(offsets, size)
         self.check_use(cells, 'copy')
-        self.check_write(cells, lanes)
+        self.check(cells, now, *RACES)
         self.filling[cells] = True
 
-    def finish_copy(self, offsets: np.ndarray, values: np.ndarray, lanes: Lanes):
+    def finish_copy(self, offsets: np.ndarray, values: np.ndarray, now: np.ndarray):
         self.filling[self.cells(offsets, values.itemsize * values.shape[1])] = False
-        self.store(offsets, values, lanes)
+        self.store(offsets, values, now)
 
     def check_use(self, cells, what: str):
         if (self.filling[cells] | self.reading[cells]).any():

@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from .formats import type_of
-from .machine import Machine, executes
+from .machine import Machine
 from .memory import TRUNCATED, WARP
 from .ptx import Instruction, elements
 
@@ -32,7 +32,6 @@ def rows_of_tiles(m: Machine, x: Instruction, address: str, tiles: int) -> tuple
     return addresses.reshape(-1), m.active.repeat(2 * tiles)
 
 
-@executes('ldmatrix')
 def load_matrix(m: Machine, x: Instruction):
     targets = elements(x.operands[0])
     addresses, threads = rows_of_tiles(m, x, x.operands[1], len(targets))
@@ -42,7 +41,6 @@ def load_matrix(m: Machine, x: Instruction):
         m.write(target, 'b32', registers[:, i, 0])
 
 
-@executes('stmatrix')
 def store_matrix(m: Machine, x: Instruction):
     registers = [m.read(source, 'b32') for source in elements(x.operands[1])]
     addresses, threads = rows_of_tiles(m, x, x.operands[0], len(registers))
@@ -98,7 +96,6 @@ def shape_and_kind(x: Instruction) -> tuple[int, int, str]:
     return int(columns), int(depth), kind
 
 
-@executes('mma')
 def multiply(m: Machine, x: Instruction):
     m.whole(WARP, 'mma')
     _, _, kind = shape_and_kind(x)
@@ -108,7 +105,6 @@ def multiply(m: Machine, x: Instruction):
     add_product(m, elements(sums), before, product)
 
 
-@executes('wgmma')
 def multiply_asynchronously(m: Machine, x: Instruction):
     """Execute wgmma. Its registers and shared memory are in flight until its wait."""
     if 'fence' in x.name:

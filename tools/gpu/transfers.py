@@ -3,7 +3,7 @@
 import numpy as np
 
 from .formats import type_of
-from .machine import Machine, executes
+from .machine import Machine
 from .memory import WARP
 from .ptx import Instruction, elements
 
@@ -13,7 +13,6 @@ def space_of(x: Instruction) -> str:
     return next(p.split('::')[0] for p in x.name[1:] if p[:2] in ('gl', 'sh', 'pa'))
 
 
-@executes('ld')
 def load(m: Machine, x: Instruction):
     targets, described = elements(x.operands[0]), type_of(x.type)
     addresses = m.address(x.operands[1])
@@ -24,29 +23,26 @@ def load(m: Machine, x: Instruction):
         m.write(target, kind, described.decode(column))
 
 
-@executes('st')
 def store(m: Machine, x: Instruction):
     kind = f'b{type_of(x.type).bits}'
     columns = [m.read(source, kind) for source in elements(x.operands[1])]
     m.store(space_of(x), m.address(x.operands[0]), np.stack(columns, 1))
 
 
-@executes('atom', 'red')
 def add_atomically(m: Machine, x: Instruction):
     if 'add' not in x.name or space_of(x) != 'global':
         raise NotImplementedError(str(x))
     *targets, address, sources = x.operands
     values = np.stack([m.read(source, x.type) for source in elements(sources)], 1)
     before, size = np.zeros_like(values), values.itemsize * values.shape[1]
-    for region, some, *where in m.parts('global', m.address(address), size, m.active):
-        offsets, lanes = where
-        before[some] = region.add(offsets, values[some], lanes)
+    places = m.address(address)
+    for region, some, offsets, now in m.parts('global', places, size, m.active):
+        before[some] = region.add(offsets, values[some], now)
     targets = elements(targets[0]) if targets else []
     for target, column in zip(targets, before.T, strict=False):
         m.write(target, x.type, column)
 
 
-@executes('cp')
 def copy_asynchronously(m: Machine, x: Instruction):
     """Execute cp.async. Places in shared memory are in flight until their wait."""
     if x.name[:2] != ('cp', 'async') or 'bulk' in x.name:
@@ -72,8 +68,8 @@ def start_copies(m: Machine, target: str, source: str, size: str, filled: str = 
     loaded = m.load('global', addresses[thread] + 4 * word, 4, 1, m.active[thread])
     values[thread, word] = loaded[:, 0]
     places = m.address(target)
-    for shared, _, offsets, lanes in m.parts('shared', places, size, m.active):
-        shared.start_copy(offsets, size, lanes)
+    for shared, _, offsets, now in m.parts('shared', places, size, m.active):
+        shared.start_copy(offsets, size, now)
     m.copies.add((m.active, places, values), m.active)
 
 
@@ -81,15 +77,14 @@ def finish_copies(m: Machine, allowed: int):
     for (threads, places, values), done in m.copies.wait(m.active, allowed):
         some = np.searchsorted(threads, done)
         size = 4 * values.shape[1]
-        for shared, _, offsets, lanes in m.parts('shared', places[some], size, done):
-            shared.finish_copy(offsets, values[some], lanes)
+        for shared, _, offsets, now in m.parts('shared', places[some], size, done):
+            shared.finish_copy(offsets, values[some], now)
 
 
-@executes('bar', 'barrier')
 def barrier(m: Machine, x: Instruction):
     if x.name[:2] == ('bar', 'warp'):
         m.whole(WARP, 'bar.warp.sync')
-        m.clocks[m.active] += 1
+        m.now['clock'][m.active] += 1
     elif x.operands[0] == '0' and (
         x.name[1] == 'sync' or x.name[1:3] == ('cta', 'sync')
     ):
@@ -98,20 +93,17 @@ def barrier(m: Machine, x: Instruction):
         raise NotImplementedError(str(x))
 
 
-@executes('fence', 'membar')
 def fence(m: Machine, x: Instruction):
     """Let wgmma see what the threads stored to shared memory before."""
     if 'proxy' in x.name:
         writers = m.shared.last['writes']['thread']
-        m.shared.unfenced[np.isin(writers, m.threads[m.active])] = False
+        m.shared.unfenced[np.isin(writers, m.now['thread'][m.active])] = False
 
 
-@executes('griddepcontrol')
 def nothing(m: Machine, x: Instruction):
     """Programs of a launch run after those of the launch before."""
 
 
-@executes('shfl')
 def shuffle(m: Machine, x: Instruction):
     """Read the register of another thread, which must be active, too."""
     target, *valid_target = x.operands[0].split('|')
@@ -139,7 +131,6 @@ REDUCTIONS = {
 }  # fmt: skip
 
 
-@executes('redux')
 def reduce_warp(m: Machine, x: Instruction):
     """Execute redux.sync, which gives each member of a warp the same result."""
     m.whole(WARP, 'redux.sync')
