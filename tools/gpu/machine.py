@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from .formats import UNSIGNED, constant, type_of
-from .memory import ACCESS, WARP, GlobalMemory, Region, SharedMemory
+from .memory import ACCESS, UNITS, WARP, GlobalMemory, Region, SharedMemory
 from .ptx import Instruction, Kernel
 
 MAX_STEPS = 1_000_000  # of a batch of programs
@@ -65,10 +65,12 @@ class Machine:
         self.kernel, self.memory, self.counts = kernel, memory, counts
         self.reports, self.size = memory.reports, threads
         self.everyone = self.active = np.arange(len(programs) * threads)
-        program, thread = np.divmod(self.everyone + programs[0] * threads, threads)
         self.places = np.zeros_like(self.everyone)  # of the next instructions
         self.now = np.zeros(self.everyone.size, ACCESS)
-        self.now['thread'], self.now['program'] = program * threads + thread, program
+        numbers = self.everyone + programs[0] * threads
+        for unit, count in zip(UNITS, (1, WARP, threads), strict=True):
+            self.now[unit] = numbers // count
+        program, thread = np.divmod(numbers, threads)
         special = {
             '%tid.x': thread, '%tid.y': 0, '%tid.z': 0, '%laneid': thread % WARP,
             '%ntid.x': threads, '%ntid.y': 1, '%ntid.z': 1,
@@ -200,7 +202,7 @@ class Machine:
                     f'out of bounds: {bad.sum()} threads, at byte {offsets[bad][0]} of '
                     f'{region.name} with {end}'
                 )
-            yield region, some, offsets + first, self.now[threads[some], None]
+            yield region, some, offsets + first, self.now.take(threads[some])[:, None]
 
     def load(self, space: str, addresses, size: int, count: int = 1, threads=None):
         """Return (accesses, count) numbers, by default one access a thread."""
@@ -211,12 +213,14 @@ class Machine:
             result[some] = region.load(offsets, size, count, now)
         return result
 
-    def store(self, space: str, addresses, values: np.ndarray, threads=None):
-        """Store values (accesses, count)."""
+    def store(self, space: str, addresses, values, threads=None, atomic: bool = False):
+        """Store or add values (accesses, count), and return what was there."""
         threads = self.active if threads is None else threads
-        size = values.itemsize * values.shape[1]
+        before, size = np.empty_like(values), values.itemsize * values.shape[1]
         for region, some, offsets, now in self.parts(space, addresses, size, threads):
-            region.store(offsets, values[some], now)
+            now['atomic'] = atomic
+            before[some] = region.store(offsets, values[some], now)
+        return before
 
     # Warps and barriers.
 

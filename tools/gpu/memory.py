@@ -21,15 +21,13 @@ TRUNCATED = 'a number that a tensor core truncates to TF32'
 WIDEST = 16  # bytes of an access
 GAP = 1 << 32  # between tensors, so that no small mistake ends in another one
 APART = 3  # see `distance`
-# An access: its thread and program, numbered over the grid, how many barriers of the
-# program were passed, how many of those and the warp's own, and whether it is atomic.
-# `spread` is the distance of the most distant two threads, where it stands for several.
+# An access: its thread, warp and program, numbered over the grid, how many barriers
+# of the program and of program or warp were passed, and whether it is atomic. `spread`
+# is the distance of the most distant two threads, where it stands for several.
+UNITS = 'thread', 'warp', 'program'
 ACCESS = np.dtype(
-    [
-        *((name, np.int32) for name in ('thread', 'program', 'epoch', 'clock')),
-        ('atomic', np.bool_),
-        ('spread', np.int8),
-    ]
+    [(name, np.int32) for name in (*UNITS, 'epoch', 'clock')]
+    + [('atomic', np.bool_), ('spread', np.int8)]
 )
 RACES = {
     'writes': (
@@ -65,9 +63,7 @@ class Reports:
 
 def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return 0 for the same threads, 1 in a warp, 2 in a program, 3 elsewhere."""
-    warps = a['thread'] // WARP != b['thread'] // WARP
-    programs = (a['program'] != b['program']).astype(np.int8)
-    return programs + warps + (a['thread'] != b['thread'])
+    return sum((a[unit] != b[unit]).astype(np.int8) for unit in UNITS)
 
 
 def compared(now: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -75,6 +71,11 @@ def compared(now: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     apart = np.maximum(distance(now, last), last['spread'])
     passed = now['clock'] > last['clock'], now['epoch'] > last['epoch']
     return apart, np.choose(apart, (True, *passed, last['thread'] == NOBODY))
+
+
+def spans(offsets: np.ndarray, size: int, unit: int) -> np.ndarray:
+    """Return the units (accesses, units of an access) of `size` bytes at offsets."""
+    return (offsets // unit)[:, None] + np.arange(max(1, size // unit))
 
 
 class Region:
@@ -90,22 +91,12 @@ class Region:
     def __init__(self, data: np.ndarray, grain: int, name: str, reports: Reports):
         self.data, self.grain, self.name, self.reports = data, grain, name, reports
         cells = -(-data.size // grain)
-        nobody = np.array((NOBODY, NOBODY, 0, 0, False, 0), ACCESS)
+        nobody = np.array((NOBODY,) * 3 + (0,) * 4, ACCESS)
         self.last = {name: np.full(cells, nobody) for name in RACES}
-
-    def cells(self, offsets: np.ndarray, size: int) -> np.ndarray:
-        """Return the cells (accesses, cells of an access) of some bytes at offsets."""
-        return (offsets // self.grain)[:, None] + np.arange(max(1, size // self.grain))
-
-    def places(self, offsets: np.ndarray, count: int, dtype) -> tuple:
-        """Return all numbers of a type, and the places (accesses, count) of some."""
-        size = np.dtype(dtype).itemsize
-        numbers = self.data[: self.data.size // size * size].view(dtype)
-        return numbers, (offsets // size)[:, None] + np.arange(count)
 
     def load(self, offsets: np.ndarray, size: int, count: int, now: np.ndarray):
         """Return (accesses, count) numbers of `size` bytes."""
-        cells, reads = self.cells(offsets, size * count), self.last['reads']
+        cells, reads = spans(offsets, size * count, self.grain), self.last['reads']
         self.check(cells, now, 'writes')
         apart, forgotten = compared(now, reads.take(cells))
         self.note('reads', cells, now, np.where(forgotten, 0, apart))
@@ -113,32 +104,34 @@ class Region:
         apart = distance(now, reads.take(cells))
         if (shared := apart > 0).any():
             np.maximum.at(reads['spread'], cells[shared], apart[shared])
-        numbers, places = self.places(offsets, count, UNSIGNED[8 * size])
-        return numbers[places]
+        return self.numbers(UNSIGNED[8 * size])[spans(offsets, size * count, size)]
 
     def store(self, offsets: np.ndarray, values: np.ndarray, now: np.ndarray):
-        """Store values (accesses, count)."""
-        cells = self.cells(offsets, values.itemsize * values.shape[1])
-        races = self.check(cells, now, *RACES)
+        """Store values (accesses, count), and return what was there.
+
+        Accesses that are noted as atomic add them.
+        """
+        size = values.itemsize * values.shape[1]
+        cells, places = (spans(offsets, size, n) for n in (self.grain, values.itemsize))
+        races, atomic = self.check(cells, now, *RACES), now['atomic'].any()
         self.note('writes', cells, now)
         apart = distance(now, self.last['writes'].take(cells))
-        if not races and (apart == APART).any():
+        if not (races or atomic) and (apart == APART).any():
             self.race('two programs write one place')
-        numbers, places = self.places(offsets, values.shape[1], values.dtype)
-        numbers[places] = values
-        if (numbers[places] != values).any():
-            self.race('threads that write different numbers to one place')
-
-    def add(self, offsets: np.ndarray, values: np.ndarray, now: np.ndarray):
-        """Add values (accesses, count) atomically, and return what was there."""
-        cells = self.cells(offsets, values.itemsize * values.shape[1])
-        now['atomic'] = True
-        self.check(cells, now, *RACES)
-        self.note('writes', cells, now)
-        numbers, places = self.places(offsets, values.shape[1], values.dtype)
+        numbers = self.numbers(values.dtype)
         before = numbers[places]
-        np.add.at(numbers, places, values)
+        if atomic:
+            np.add.at(numbers, places, values)
+        else:
+            numbers[places] = values
+            if (numbers[places] != values).any():
+                self.race('threads that write different numbers to one place')
         return before
+
+    def numbers(self, dtype) -> np.ndarray:
+        """Return the bytes as numbers."""
+        size = np.dtype(dtype).itemsize
+        return self.data[: self.data.size // size * size].view(dtype)
 
     def check(self, cells: np.ndarray, now: np.ndarray, *kinds: str) -> bool:
         """Report a race with last accesses of some kinds, and return whether."""
@@ -152,7 +145,9 @@ class Region:
         return False
 
     def note(self, kind: str, cells: np.ndarray, now: np.ndarray, spread=0):
-        now = now.repeat(cells.shape[1], 1)  # which is quicker than to broadcast records
+        now = now.repeat(
+            cells.shape[1], 1
+        )  # which is quicker than to broadcast records
         now['spread'] = spread
         self.last[kind].put(cells, now)
 
@@ -173,7 +168,7 @@ class SharedMemory(Region):
         self.filling, self.reading, self.unfenced = np.zeros(shape, np.bool_)
 
     def load(self, offsets: np.ndarray, size: int, count: int, now: np.ndarray):
-        cells = self.cells(offsets, size * count)
+        cells = spans(offsets, size * count, self.grain)
         if (self.last['writes']['thread'][cells] == NOBODY).any():
             self.reports.add('a read of shared memory that nothing wrote')
         if self.filling[cells].any():
@@ -181,20 +176,21 @@ class SharedMemory(Region):
         return super().load(offsets, size, count, now)
 
     def store(self, offsets: np.ndarray, values: np.ndarray, now: np.ndarray):
-        cells = self.cells(offsets, values.itemsize * values.shape[1])
+        cells = spans(offsets, values.itemsize * values.shape[1], self.grain)
         self.check_use(cells, 'write')
-        super().store(offsets, values, now)
         self.unfenced[cells] = True
+        return super().store(offsets, values, now)
 
     def start_copy(self, offsets: np.ndarray, size: int, now: np.ndarray):
         """Note that bytes are in flight, which `finish_copy` stores."""
-        cells = self.cells(offsets, size)
+        cells = spans(offsets, size, self.grain)
         self.check_use(cells, 'copy')
         self.check(cells, now, *RACES)
         self.filling[cells] = True
 
     def finish_copy(self, offsets: np.ndarray, values: np.ndarray, now: np.ndarray):
-        self.filling[self.cells(offsets, values.itemsize * values.shape[1])] = False
+        size = values.itemsize * values.shape[1]
+        self.filling[spans(offsets, size, self.grain)] = False
         self.store(offsets, values, now)
 
     def check_use(self, cells, what: str):

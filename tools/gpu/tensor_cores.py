@@ -6,7 +6,7 @@ import numpy as np
 
 from .formats import type_of
 from .machine import Machine
-from .memory import TRUNCATED, WARP
+from .memory import TRUNCATED, WARP, spans
 from .ptx import Instruction, elements
 
 GROUP = 4 * WARP  # threads of a wgmma
@@ -172,7 +172,7 @@ def load_described(
     places = (places ^ (places >> 7 & bits) << 4).reshape(-1)
     threads = m.active[::GROUP].repeat(rows * depth)  # stand for those of their groups
     for shared, _, offsets, _ in m.parts('shared', places, size, threads):
-        cells.append(shared.cells(offsets, size).reshape(-1))
+        cells.append(spans(offsets, size, shared.grain).reshape(-1))
     if m.shared.unfenced[cells[-1]].any():
         m.reports.add('wgmma reads shared memory that no proxy fence followed')
     values = decode(m, m.load('shared', places, size, threads=threads), kind)

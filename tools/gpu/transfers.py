@@ -34,10 +34,7 @@ def add_atomically(m: Machine, x: Instruction):
         raise NotImplementedError(str(x))
     *targets, address, sources = x.operands
     values = np.stack([m.read(source, x.type) for source in elements(sources)], 1)
-    before, size = np.zeros_like(values), values.itemsize * values.shape[1]
-    places = m.address(address)
-    for region, some, offsets, now in m.parts('global', places, size, m.active):
-        before[some] = region.add(offsets, values[some], now)
+    before = m.store('global', m.address(address), values, atomic=True)
     targets = elements(targets[0]) if targets else []
     for target, column in zip(targets, before.T, strict=False):
         m.write(target, x.type, column)
