@@ -22,7 +22,7 @@ from mmattn.ops.triton import launch as triton_launch
 from . import arithmetic, machine, tensor_cores, transfers
 from .compile import compile_launch, describe
 from .machine import Machine
-from .memory import TRUNCATED, Fault, GlobalMemory, Reports
+from .memory import TRUNCATED, GlobalMemory, Reports
 from .ptx import Kernel
 
 BATCH = 4096  # threads
@@ -38,8 +38,8 @@ INSTRUCTIONS = dict.fromkeys(arithmetic.FUNCTIONS, arithmetic.compute) | {
     'ldmatrix': tensor_cores.load_matrix, 'stmatrix': tensor_cores.store_matrix,
     'mma': tensor_cores.multiply, 'wgmma': tensor_cores.multiply_asynchronously,
 }  # fmt: skip
-# Executes PTX with arguments on a memory, in a grid with some bytes of shared memory.
 parsed = functools.lru_cache(maxsize=64)(Kernel)
+# Executes PTX with arguments on a memory, in a grid with some bytes of shared memory.
 Run = Callable[[str, Sequence, GlobalMemory, tuple[int, ...], int], 'Executed']
 
 
@@ -145,6 +145,3 @@ def executed(capability: int, run_ptx: Run = run_ptx) -> Iterator[list[Executed]
             enter(mock.patch.object(kernels, 'unsupported', lambda *tensors: None))
         enter(poisoned())
         yield launches
-
-
-__all__ = ['Executed', 'Fault', 'executed', 'run_grid', 'run_ptx']
