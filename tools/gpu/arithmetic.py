@@ -36,13 +36,13 @@ def quotient(a, b):
 def fused(a, b, c):
     """Return a * b + c, of floats with one rounding."""
     if a.dtype == np.float32:
-        return (np.float64(a) * b + c).astype(np.float32)
+        return (a.astype(np.float64) * b + c).astype(np.float32)
     return a * b + c
 
 
 def fused_down(a, b, c):
     """Return a * b + c, rounded down."""
-    exact = np.float64(a) * b + c
+    exact = a.astype(np.float64) * b + c
     near = exact.astype(np.float32)
     return np.where(near > exact, np.nextafter(near, np.float32('-inf')), near)
 
@@ -96,7 +96,7 @@ def convert(name: tuple[str, ...], a):
     if name[-2][0] in 'us' and a.dtype.kind == 'f':
         number = type_of(name[-2]).number
         limits = np.iinfo(number)
-        a = np.clip(np.float64(a), float(limits.min), float(limits.max))
+        a = np.clip(a.astype(np.float64), float(limits.min), float(limits.max))
         return np.where(np.isnan(a), 0, a).astype(number)
     return np.where(np.isnan(a), 0, np.clip(a, 0, 1)) if 'sat' in name else a
 
