@@ -61,7 +61,7 @@ def start_copies(m: Machine, target: str, source: str, size: str, filled: str = 
     if (addresses[filled > 0] % size).any():
         raise m.reports.fault(f'misaligned copy of {size} bytes')
     values = np.zeros((m.active.size, words.size), np.uint32)
-    thread, word = np.nonzero(4 * words < filled[:, None])
+    thread, word = np.nonzero(4 * words + 4 <= filled[:, None])
     loaded = m.load('global', addresses[thread] + 4 * word, 4, 1, m.active[thread])
     values[thread, word] = loaded[:, 0]
     places = m.address(target)
