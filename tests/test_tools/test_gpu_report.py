@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 import pytest
+import torch
 
 pytest.importorskip('triton')
 
@@ -38,3 +39,12 @@ def test_stored_counts_are_of_the_present_kernels(operator, shape, capability):
     rows = read_csv(report.path_of(capability))
     stored = [row for row in rows if row['shape'] == str(call)]
     assert report.rows_of(call, capability) == stored
+
+
+def test_only_operators_that_start_a_kernel_are_counted():
+    x = torch.ones(3, 4, device='meta')
+    with report.EagerLaunches() as eager:
+        torch.promote_types(x.dtype, torch.float64)
+        x.T.reshape(3, 4).add(torch.ones(1, 4, device='meta').expand(3, 4))
+    assert eager.counts == dict(clone=1, add=1, ones=1)
+    assert eager.bytes == 4 * (2 * 12 + 12 + 4 + 12 + 4)

@@ -17,7 +17,6 @@ from torch import Tensor
 from mmattn.ops.ms_deform_attn import cuda_impl
 
 from .execute import Executed, poisoned, run_grid
-from .machine import Code
 from .memory import Fault, GlobalMemory, Reports
 from .ptx import ENTRY, Kernel
 
@@ -31,7 +30,7 @@ NAMESPACE = re.compile(r'(\w+|\(anonymous namespace\)|\{anonymous\})::')
 
 
 @functools.cache
-def compile_cuda(capability: int) -> dict[str, Code]:
+def compile_cuda(capability: int) -> dict[str, Kernel]:
     """Return the CUDA kernels by their names in C++, without namespaces."""
     include = Path(torch.__file__).parent / 'include'
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +44,7 @@ def compile_cuda(capability: int) -> dict[str, Code]:
         ['c++filt', *symbols], check=True, capture_output=True, text=True
     ).stdout.splitlines()
     return {
-        _short(name): Code(Kernel(text, symbol))
+        _short(name): Kernel(text, symbol)
         for name, symbol in zip(names, symbols, strict=True)
     }
 
@@ -72,14 +71,14 @@ def executed_cuda(library: Path, capability: int) -> Iterator[list[Executed]]:
 
     @LAUNCH
     def launch(name, parameters, size, blocks, passes, threads, shared):
-        code = kernels[_short(name.decode())]
+        kernel = kernels[_short(name.decode())]
         memory = GlobalMemory(Reports(), real=True)
         for i, tensor in enumerate(given):
             memory.address(tensor, f'tensor {i}')
         data = ctypes.string_at(parameters, size)
         try:
             grid = blocks, passes, 1
-            launches.append(run_grid(code, data, memory, grid, shared, threads))
+            launches.append(run_grid(kernel, data, memory, grid, shared, threads))
         except Fault as fault:  # C++ would not pass it on
             faults.append(fault)
 

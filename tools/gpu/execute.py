@@ -8,23 +8,37 @@ Launchers run as on a GPU. `launches` has what was executed, with its reports.
 
 import contextlib
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 from unittest import mock
 
-import numpy as np
 import torch
 
 from mmattn.ops.common.operator import OPERATORS
 from mmattn.ops.triton import launch as triton_launch
 
-from . import arithmetic, tensor_cores, transfers  # noqa: F401  (they register decoders)
+from . import arithmetic, machine, tensor_cores, transfers
 from .compile import compile_launch, describe
-from .machine import BATCH, Code, Machine
-from .memory import TRUNCATED, Fault, GlobalMemory, Reports
+from .machine import Machine
+from .memory import TRUNCATED, GlobalMemory, Reports
 from .ptx import Kernel
 
+BATCH = 4096  # threads
+# By the first part of a name.
+INSTRUCTIONS = dict.fromkeys(arithmetic.FUNCTIONS, arithmetic.compute) | {
+    'bra': machine.branch, 'ret': machine.end, 'exit': machine.end,
+    'ld': transfers.load, 'st': transfers.store,
+    'atom': transfers.add_atomically, 'red': transfers.add_atomically,
+    'cp': transfers.copy_asynchronously, 'fence': transfers.fence,
+    'membar': transfers.fence, 'griddepcontrol': transfers.nothing,
+    'bar': transfers.barrier, 'barrier': transfers.barrier,
+    'shfl': transfers.shuffle, 'redux': transfers.reduce_warp,
+    'ldmatrix': tensor_cores.load_matrix, 'stmatrix': tensor_cores.store_matrix,
+    'mma': tensor_cores.multiply, 'wgmma': tensor_cores.multiply_asynchronously,
+}  # fmt: skip
+parsed = functools.lru_cache(maxsize=64)(Kernel)
 # Executes PTX with arguments on a memory, in a grid with some bytes of shared memory.
 Run = Callable[[str, Sequence, GlobalMemory, tuple[int, ...], int], 'Executed']
 
@@ -39,7 +53,7 @@ class Executed(NamedTuple):
     grid: tuple[int, int, int]
     reports: Counter
     counts: Counter
-    digest: bytes = b''
+    digest: bytes
 
 
 @contextlib.contextmanager
@@ -65,34 +79,25 @@ def poisoned():
 
 
 def run_grid(
-    code: Code, parameters: bytes, memory: GlobalMemory, grid: Sequence[int],
+    kernel: Kernel, parameters: bytes, memory: GlobalMemory, grid: Sequence[int],
     shared_bytes: int, threads: int | None = None,
-    programs: Sequence[int] | None = None,
 ) -> Executed:  # fmt: skip
-    """Execute the programs of a grid, all unless some numbers are given.
+    """Execute the programs of a grid.
 
     `threads` of a program are the kernel's unless given.
 
     Raises:
         Fault: see there.
     """
-    grid = (*grid, 1, 1)[:3]
-    numbers = np.arange(np.prod(grid)) if programs is None else np.asarray(programs)
-    done = Executed(code.kernel.name, grid, memory.reports.found, Counter())
-    threads = threads or code.kernel.threads
-    batch = max(1, BATCH // threads)
-    for first in range(0, len(numbers), batch):
-        some = numbers[first : first + batch]
+    grid, counts, threads = (*grid, 1, 1)[:3], Counter(), threads or kernel.threads
+    programs, batch = range(math.prod(grid)), max(1, BATCH // threads)
+    for first in programs[::batch]:
+        some = programs[first : first + batch]
         Machine(
-            code, memory, parameters, some, grid, threads, shared_bytes,
-            memory.reports, done.counts,
-        ).run()  # fmt: skip
-    return done._replace(digest=memory.digest())
-
-
-@functools.lru_cache(maxsize=64)
-def _decoded(ptx: str) -> Code:
-    return Code(Kernel(ptx))
+            kernel, memory, parameters, some, grid, threads, shared_bytes, counts
+        ).run(INSTRUCTIONS)
+    reports = memory.reports.found
+    return Executed(kernel.name, grid, reports, counts, memory.digest())
 
 
 def run_ptx(
@@ -100,8 +105,8 @@ def run_ptx(
     shared_bytes: int,
 ) -> Executed:  # fmt: skip
     """Execute PTX, see `run_grid`."""
-    code = _decoded(ptx)
-    return run_grid(code, code.kernel.pack(arguments), memory, grid, shared_bytes)
+    kernel = parsed(ptx)
+    return run_grid(kernel, kernel.pack(arguments), memory, grid, shared_bytes)
 
 
 @contextlib.contextmanager
@@ -140,6 +145,3 @@ def executed(capability: int, run_ptx: Run = run_ptx) -> Iterator[list[Executed]
             enter(mock.patch.object(kernels, 'unsupported', lambda *tensors: None))
         enter(poisoned())
         yield launches
-
-
-__all__ = ['Executed', 'Fault', 'executed', 'run_grid', 'run_ptx']

@@ -11,16 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
-FLOAT = {32: np.float32, 64: np.float64}
+KINDS = {'b': 'u', 'u': 'u', 's': 'i', 'f': 'f'}  # of PTX and of NumPy
 
 
 class Type(NamedTuple):
-    """Describe a type: its bits, and functions from bits to numbers and back."""
+    """Describe a type: its bits, the numbers to compute with, and both conversions."""
 
     bits: int
-    decode: Callable
-    encode: Callable
+    number: type | np.dtype
+    decode: Callable  # bits to numbers
+    encode: Callable  # numbers to bits
 
 
 def _from_bf16(x):
@@ -33,14 +33,6 @@ def _to_bf16(x):
     return np.where(np.isnan(x), np.uint16(0x7FFF), rounded.astype(np.uint16))
 
 
-def _from_f16(x):
-    return x.view(np.float16).astype(np.float32)
-
-
-def _to_f16(x):
-    return np.asarray(x, np.float32).astype(np.float16).view(np.uint16)
-
-
 def _from_tf32(x):
     return (x & np.uint32(0xFFFFE000)).view(np.float32)
 
@@ -51,51 +43,49 @@ def _to_tf32(x):
     return np.where(np.isnan(x), bits, bits + np.uint32(0x1000) & np.uint32(0xFFFFE000))
 
 
-HALVES = {'bf16': (_from_bf16, _to_bf16), 'f16': (_from_f16, _to_f16)}
+SPECIAL = {
+    'pred': Type(1, np.bool_, np.asarray, lambda x: np.asarray(x, np.bool_)),
+    'bf16': Type(16, np.float32, _from_bf16, _to_bf16),
+    'tf32': Type(32, np.float32, _from_tf32, _to_tf32),
+}
 
 
 @functools.cache
 def type_of(name: str) -> Type:
     """Return a type by its name, such as 'u32', 'bf16x2' or 'pred'."""
-    if name == 'pred':
-        return Type(1, lambda x: x, lambda x: np.asarray(x, np.bool_))
-    if name == 'tf32':
-        return Type(32, _from_tf32, _to_tf32)
-    if name in HALVES:
-        decode, encode = HALVES[name]
-        return Type(16, lambda x: decode(x.astype(np.uint16)), encode)
+    if name in SPECIAL:
+        return SPECIAL[name]
     if name.endswith('x2'):
         return _pair(type_of(name[:-2]))
-    kind, bits = name[0], int(name[1:])
-    unsigned = UNSIGNED[bits]
-    if kind in 'ub':
-        return Type(bits, lambda x: x.astype(unsigned), lambda x: x.astype(unsigned))
-    number = {'s': SIGNED, 'f': FLOAT}[kind][bits]
+    bits = int(name[1:])
+    stored, unsigned = np.dtype(f'{KINDS[name[0]]}{bits // 8}'), UNSIGNED[bits]
+    number = np.dtype(np.float32) if name == 'f16' else stored
     return Type(
         bits,
-        lambda x: x.astype(unsigned).view(number),
-        lambda x: np.asarray(x).astype(number, copy=False).view(unsigned),
+        number,
+        lambda x: x.astype(unsigned).view(stored).astype(number, copy=False),
+        lambda x: np.asarray(x).astype(stored, copy=False).view(unsigned),
     )
 
 
 def _pair(part: Type) -> Type:
     """Return the type of two numbers in a register, stacked in a new first axis."""
     narrow, wide = UNSIGNED[part.bits], UNSIGNED[2 * part.bits]
+    shift = wide(part.bits)
 
     def decode(x):
-        halves = x, x >> wide(part.bits)
-        numbers = [part.decode(half.astype(narrow)) for half in halves]
-        return np.stack(numbers).reshape(2, -1)  # one column if the same for all
+        return np.stack([part.decode(half.astype(narrow)) for half in (x, x >> shift)])
 
     def encode(x):
         low, high = (part.encode(half).astype(wide) for half in x)
-        return low | high << wide(part.bits)
+        return low | high << shift
 
-    return Type(2 * part.bits, decode, encode)
+    return Type(2 * part.bits, part.number, decode, encode)
 
 
-def constant(text: str):
-    """Return the bits of a literal, as a Python integer or boolean."""
+@functools.cache
+def constant(text: str) -> int:
+    """Return the bits of a literal."""
     if text in ('true', 'false'):
         return text == 'true'
     if text[:2] in ('0f', '0F', '0d', '0D'):

@@ -13,28 +13,11 @@ from unittest import mock
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from mmattn.cli.terminal import command_parser, run_main
 from mmattn.ops.triton import launch
 from mmattn.registry import MODELS
-from tools.gpu.report import starts_kernel
-
-
-class LaunchCounter(TorchDispatchMode):
-    """Count the operators that start a kernel, by their names."""
-
-    def __init__(self):
-        super().__init__()
-        self.counts = Counter()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        tensors = (x for x in tree_leaves((args, out)) if isinstance(x, torch.Tensor))
-        if starts_kernel(function) and any(x.is_cuda for x in tensors):
-            self.counts[function.overloadpacket.__name__] += 1
-        return out
+from tools.gpu.report import EagerLaunches
 
 
 @contextmanager
@@ -64,7 +47,7 @@ def count_launches(
         mock.patch.object(launch, 'capability', lambda x: 90),
         fake_autocast() if autocast else nullcontext(),
         torch.set_grad_enabled(trains),
-        LaunchCounter() as counter,
+        EagerLaunches() as counter,
     ):
         model._apply(lambda x: torch.empty_like(x, device='cuda'))
         images = torch.empty(shape, dtype=dtype, device='cuda')

@@ -4,304 +4,245 @@ Programs of a grid run a batch at a time, all their threads in step. Where threa
 those at the earliest instruction go on, so they meet again where the paths join.
 """
 
-import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from .formats import UNSIGNED, constant, type_of
-from .memory import WARP, GlobalMemory, Lanes, Region, Reports
+from .memory import ACCESS, UNITS, WARP, GlobalMemory, Region, SharedMemory
 from .ptx import Instruction, Kernel
 
 MAX_STEPS = 1_000_000  # of a batch of programs
-BATCH = 4096  # threads
 ADDRESS = re.compile(r'\[\s*([%$\w]+)\s*(?:\+\s*(-?\w+))?\s*\]')
-# By the first part of a name: functions that take an instruction and a kernel, and
-# return what to do with a machine and a mask of its threads (None for all).
-DECODERS: dict[str, Callable] = {}
-
-
-def decoder(*names: str) -> Callable[[Callable], Callable]:
-    """Register a function that decodes instructions."""
-
-    def register(function):
-        DECODERS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
-
-
-def reader(operand: str, kind: str, default: int | None = None) -> Callable:
-    """Return a function of a machine that returns an operand as numbers of a type.
-
-    A register that was never written is a fault, unless there is a default for it.
-    """
-    described = type_of(kind)
-    if operand.startswith('!'):
-        inner = reader(operand[1:], kind)
-        return lambda machine: ~inner(machine)
-    if operand.startswith('%'):
-        return lambda machine: described.decode(machine.register(operand, default))
-    if re.match(r'[A-Za-z_$]', operand) and operand not in ('true', 'false'):
-        return lambda machine: described.decode(machine.symbol(operand))
-    value = constant(operand)
-    if kind != 'pred':
-        value = UNSIGNED[max(16, described.bits)](value & (1 << described.bits) - 1)
-    else:
-        value = np.bool_(value)
-    number = described.decode(value)
-    return lambda machine: number
-
-
-def writer(register: str, kind: str, kernel: Kernel) -> Callable:
-    """Return a function that writes numbers of a type where a mask says so."""
-    if register == '_':
-        return lambda machine, values, mask: None
-    encode, width = type_of(kind).encode, kernel.width(register)
-    storage = np.bool_ if width == 1 else UNSIGNED[width]
-
-    def write(machine, values, mask):
-        bits = encode(values).astype(storage, copy=False)
-        if mask is not None:
-            bits = np.where(mask, bits, machine.registers.get(register, storage(0)))
-        machine.registers[register] = bits
-
-    return write
-
-
-def addresser(operand: str, bits: int) -> Callable:
-    """Return a function of a machine that returns the addresses of an operand."""
-    base, offset = ADDRESS.fullmatch(operand).groups()
-    base = reader(base, f'u{bits}')
-    offset = UNSIGNED[bits](int(offset or '0', 0) & (1 << bits) - 1)
-    return lambda machine: machine.full(base(machine) + offset)
-
-
-class Step:
-    """Hold a decoded instruction."""
-
-    def __init__(self, instruction: Instruction, kernel: Kernel):
-        self.instruction, self.kind = instruction, instruction.name[0]
-        guard = instruction.guard
-        self.guard = guard and reader('!' * instruction.negated + guard, 'pred')
-        self.place = f'{instruction.place} {".".join(instruction.name)}'
-        self.target = self.run = None
-        if self.kind == 'bra':
-            self.target = kernel.labels[instruction.operands[0]]
-        elif self.kind not in ('ret', 'exit'):
-            if self.kind not in DECODERS:
-                raise NotImplementedError(f'{kernel.name}: {instruction}')
-            self.run = DECODERS[self.kind](instruction, kernel)
-
-    @functools.cached_property
-    def written(self) -> set[str]:
-        """Return the registers that the instruction writes."""
-        if self.kind in ('st', 'bra', 'ret', 'exit', 'red', 'bar', 'stmatrix', 'cp'):
-            return set()
-        return set(re.findall(r'%\w+', ' '.join(self.instruction.operands[:1])))
-
-    @functools.cached_property
-    def used(self) -> set[str]:
-        """Return the registers that the instruction names."""
-        return set(re.findall(r'%\w+', ' '.join(self.instruction.operands)))
-
-
-class Code:
-    """Hold a kernel that is decoded."""
-
-    def __init__(self, kernel: Kernel):
-        self.kernel = kernel
-        self.steps = [Step(x, kernel) for x in kernel.code]
-        self.has_wgmma = any(step.kind == 'wgmma' for step in self.steps)
-        bytes_of_shared = [
-            type_of(x.type).bits // 8
-            for x in kernel.code
-            if x.name[0] in ('ld', 'st') and x.name[1].startswith('shared')
-        ]
-        self.grain = min(bytes_of_shared, default=2)
 
 
 class Pending:
     """Hold what was started and not waited for: cp.async or wgmma of some threads."""
 
     def __init__(self, count: int):
-        self.entries: list[list] = []  # content, threads that wait for it, groups
+        self.entries: list[list] = []  # content, threads that wait, groups of these
         self.groups = np.zeros(count, np.int64)  # that each thread has committed
 
-    def add(self, content, mask: np.ndarray):
-        self.entries.append([content, mask, self.groups.copy()])
+    def add(self, content, threads: np.ndarray):
+        self.entries.append([content, threads, self.groups[threads]])
 
-    def commit(self, mask: np.ndarray):
-        self.groups = self.groups + mask
-
-    def wait(self, mask: np.ndarray, allowed: int | None) -> Iterator[tuple]:
-        """Yield what is done, and of which threads; None waits for all."""
+    def wait(self, threads: np.ndarray, allowed: int) -> list[tuple]:
+        """Return what is done and of which threads, but the last groups `allowed`."""
+        found = []
         for entry in self.entries:
-            content, waiting, group = entry
-            done = waiting & mask
-            if allowed is not None:
-                done &= group < self.groups - allowed
+            content, waiting, groups = entry
+            done = np.isin(waiting, threads) & (groups < self.groups[waiting] - allowed)
             if done.any():
-                entry[1] = waiting & ~done
-                yield content, done
-        self.entries = [entry for entry in self.entries if entry[1].any()]
+                entry[1:] = waiting[~done], groups[~done]
+                found.append((content, waiting[done]))
+        self.entries = [entry for entry in self.entries if entry[1].size]
+        return found
 
 
 class Machine:
     """Run a batch of programs of a grid.
 
+    An instruction reads and writes the registers of the threads in `active`, which it
+    executes: numbers of the threads in the batch, in order.
+
     Args:
-        code: what they run.
-        memory: the tensors they may access.
+        kernel: what they run.
+        memory: the tensors they may access, with the reports.
         parameters: bytes of the arguments.
         programs: their numbers.
         grid: sizes of the grid.
         threads, shared_bytes: threads and shared memory of a program.
-        reports, counts: get what is wrong, and what was executed.
+        counts: gets what was executed.
     """
 
     def __init__(
-        self, code: Code, memory: GlobalMemory, parameters: bytes,
-        programs: np.ndarray, grid: tuple[int, int, int], threads: int,
-        shared_bytes: int, reports: Reports, counts: Counter,
+        self, kernel: Kernel, memory: GlobalMemory, parameters: bytes,
+        programs: range, grid: tuple[int, int, int], threads: int,
+        shared_bytes: int, counts: Counter,
     ):  # fmt: skip
-        self.code, self.memory, self.reports, self.counts = (
-            code,
-            memory,
-            reports,
-            counts,
-        )
-        self.parameters = np.frombuffer(parameters, np.uint8)
-        size = self.size = threads
-        count = self.count = len(programs) * size
-        self.local_program = np.repeat(np.arange(len(programs)), size)
-        program = np.repeat(np.asarray(programs, np.int64), size)
-        thread = np.tile(np.arange(size), len(programs))
-        self.threads = (program * size + thread).astype(np.int32)
-        self.epochs, self.clocks = np.zeros((2, count), np.int32)
-        self.exited = np.zeros(count, np.bool_)
+        self.kernel, self.memory, self.counts = kernel, memory, counts
+        self.reports, self.size = memory.reports, threads
+        self.everyone = self.active = np.arange(len(programs) * threads)
+        self.places = np.zeros_like(self.everyone)  # of the next instructions
+        self.now = np.zeros(self.everyone.size, ACCESS)
+        numbers = self.everyone + programs[0] * threads
+        for unit, count in zip(UNITS, (1, WARP, threads), strict=True):
+            self.now[unit] = numbers // count
+        program, thread = np.divmod(numbers, threads)
         special = {
-            '%tid.x': thread, '%tid.y': 0, '%tid.z': 0,
-            '%ntid.x': size, '%ntid.y': 1, '%ntid.z': 1, '%laneid': thread % WARP,
+            '%tid.x': thread, '%tid.y': 0, '%tid.z': 0, '%laneid': thread % WARP,
+            '%ntid.x': threads, '%ntid.y': 1, '%ntid.z': 1,
             '%ctaid.x': program % grid[0], '%ctaid.y': program // grid[0] % grid[1],
             '%ctaid.z': program // (grid[0] * grid[1]),
             **{f'%nctaid.{x}': n for x, n in zip('xyz', grid, strict=True)},
         }  # fmt: skip
         self.registers = {
-            k: np.asarray(x).astype(np.uint32) for k, x in special.items()
+            name: np.broadcast_to(value, thread.shape).astype(np.uint32)
+            for name, value in special.items()
         }
+        data = np.frombuffer(parameters, np.uint8)
+        self.param = Region(data, 8, 'the parameters', self.reports)
         self.shared_bytes = -(-shared_bytes // 16) * 16
         data = np.full(len(programs) * self.shared_bytes, 0xFF, np.uint8)  # NaN
-        self.shared = Region(data, code.grain, 'shared memory', reports)
-        cells = self.shared.history.writer.size
-        self.filling, self.reading, self.unfenced = np.zeros((3, cells), np.bool_)
-        self.copies, self.products = Pending(count), Pending(count)
+        self.shared = SharedMemory(data, kernel.grain, self.reports)
+        self.copies, self.products = (Pending(thread.size) for _ in range(2))
         self.fresh: set[str] = set()  # registers written since wgmma.fence
+        self.kind = ''  # of the instruction
 
-    def register(self, name: str, default: int | None = None):
-        if name not in self.registers:
-            if default is None:
-                raise self.reports.fault(f'{name} was never written')
-            return UNSIGNED[self.code.kernel.width(name)](default)
-        return self.registers[name]
-
-    def symbol(self, name: str):
-        """Return the address of a parameter, or of shared memory, which starts at 0."""
-        offset, _ = self.code.kernel.parameters.get(name, (0, ''))
-        return np.uint64(offset)
-
-    def full(self, values) -> np.ndarray:
-        """Return values of all threads, of those that are one for all."""
-        return np.broadcast_to(values, (self.count,))
-
-    def everyone(self, mask) -> np.ndarray:
-        return np.ones(self.count, np.bool_) if mask is None else mask
-
-    def lanes(self, chosen: np.ndarray) -> Lanes:
-        """Return who the threads with these numbers in the batch are."""
-        fields = self.threads, self.epochs, self.clocks
-        return Lanes(*(x[chosen][:, None] for x in fields), self.size)
-
-    def whole_warps(self, mask, what: str):
-        """Raise a fault if a mask has a part of a warp."""
-        if mask is not None:
-            warps = mask.reshape(-1, WARP)
-            if (warps.any(1) != warps.all(1)).any():
-                raise self.reports.fault(f'{what} in a part of a warp')
-
-    def warps_in(self, mask) -> int:
-        if mask is None:
-            return self.count // WARP
-        return int(mask.reshape(-1, WARP).any(1).sum())
-
-    def run(self):
+    def run(self, instructions: Mapping[str, Callable]):
         """Run all threads to their end.
+
+        Args:
+            instructions: by the first part of a name, functions of the machine and an
+                instruction.
 
         Raises:
             Fault: see there.
         """
-        steps, place, places = self.code.steps, 0, None
+        code = self.kernel.code
         with np.errstate(all='ignore'):
             for _ in range(MAX_STEPS):
-                if places is None:
-                    active = ~self.exited if self.exited.any() else None
-                else:
-                    place = int(places[~self.exited].min(initial=len(steps)))
-                    active = ~self.exited & (places == place)
-                    if (active | self.exited).all():
-                        places, active = None, active if self.exited.any() else None
-                if place == len(steps) or self.exited.all():
+                place = int(self.places.min())
+                if place == len(code):
                     return
-                step = steps[place]
-                self.reports.place = step.place
-                mask = self._guarded(step, active)
-                self.counts[step.kind] += self.warps_in(active)
-                following = place + 1
-                if step.kind == 'bra':
-                    taken = self.everyone(mask)
-                    following = np.where(taken, step.target, place + 1)
-                    if places is None and (taken == taken[0])[~self.exited].all():
-                        first = np.flatnonzero(~self.exited)[0]
-                        following = int(following[first])
-                elif step.run is None:
-                    self.exited |= self.everyone(mask)
-                elif mask is None or mask.any():
-                    self._check_pending(step, mask)
-                    step.run(self, mask)
-                if places is not None:
-                    places = np.where(active, following, places)
-                elif isinstance(following, np.ndarray):
-                    places = following
-                else:
-                    place = following
+                x, here = code[place], self.places == place
+                self.kind, self.reports.place = x.name[0], x.place
+                self.counts[self.kind] += int(here.reshape(-1, WARP).any(1).sum())
+                self.active = self.everyone if here.all() else np.flatnonzero(here)
+                self.places[self.active] = place + 1
+                if x.guard and not (guarded := self.read(x.guard, 'pred')).all():
+                    self.active = self.active[guarded]
+                if self.active.size:
+                    if self.kind not in instructions:
+                        raise NotImplementedError(f'{self.kernel.name}: {x}')
+                    instructions[self.kind](self, x)
         raise self.reports.fault(f'no end after {MAX_STEPS} instructions')
 
-    def _guarded(self, step: Step, active):
-        if not step.guard:
-            return active
-        mask = self.full(step.guard(self))
-        return mask if active is None else mask & active
+    # Registers and other operands of the active threads.
 
-    def _check_pending(self, step: Step, mask):
-        """Report registers that a product in flight still writes or reads."""
-        if not self.code.has_wgmma:
+    def read(self, operand: str, kind: str, default: int | None = None) -> np.ndarray:
+        """Return an operand as numbers of a type.
+
+        A register that was never written is a fault, unless there is a default for it.
+        """
+        if operand.startswith('!'):
+            return ~self.read(operand[1:], kind)
+        described = type_of(kind)
+        if operand in self.registers:
+            self._note_use(operand)
+            bits = self.registers[operand]
+            bits = bits if self.active is self.everyone else bits[self.active]
+        else:
+            if operand.startswith('%'):
+                if default is None:
+                    raise self.reports.fault(f'{operand} was never written')
+                value = default
+            elif operand in self.kernel.parameters:
+                value, _ = self.kernel.parameters[operand]
+            elif re.match(r'(?!true|false)[A-Za-z_$]', operand):
+                value = 0  # where shared memory starts
+            else:
+                value = constant(operand) & (1 << described.bits) - 1
+            storage = UNSIGNED.get(described.bits, np.bool_)
+            bits = np.full(self.active.size, value, storage)
+        return described.decode(bits)
+
+    def write(self, register: str, kind: str, values: np.ndarray):
+        """Write numbers of a type to a register."""
+        if register == '_':
             return
-        if step.kind != 'wgmma':
-            for (sums, operands, _), waiting, _ in self.products.entries:
-                early = step.used & sums or step.written & operands
-                if early and (waiting & self.everyone(mask)).any():
-                    self.reports.add('a register of wgmma before its wait')
-            self.fresh |= step.written
+        if register not in self.registers:
+            storage = UNSIGNED.get(self.kernel.width(register), np.bool_)
+            self.registers[register] = np.zeros(self.everyone.size, storage)
+        self._note_use(register, written=True)
+        to = slice(None) if self.active is self.everyone else self.active
+        self.registers[register][to] = type_of(kind).encode(values)
 
-    def barrier(self, mask):
+    def _note_use(self, register: str, written: bool = False):
+        """Report registers that a product in flight still writes or reads."""
+        if self.kind == 'wgmma':
+            return
+        if written:
+            self.fresh.add(register)
+        for (sums, operands, _), waiting, _ in self.products.entries:
+            if register in sums or written and register in operands:
+                if np.isin(waiting, self.active).any():
+                    self.reports.add('a register of wgmma before its wait')
+
+    def address(self, operand: str) -> np.ndarray:
+        """Return the addresses of an operand in brackets."""
+        base, offset = ADDRESS.fullmatch(operand).groups()
+        return self.read(base, 'u64').astype(np.int64) + int(offset or '0', 0)
+
+    # Memory.
+
+    def parts(
+        self, space: str, addresses: np.ndarray, size: int, threads: np.ndarray
+    ) -> Iterator[tuple[Region, np.ndarray | slice, np.ndarray, np.ndarray]]:
+        """Yield a region, which accesses are in it, their offsets and who does them.
+
+        Raises:
+            Fault: an access is out of bounds, or not aligned to its size.
+        """
+        if (addresses % size).any():
+            raise self.reports.fault(f'misaligned access of {size} bytes')
+        if space == 'global':
+            parts = self.memory.parts(addresses)
+        else:
+            parts = [(getattr(self, space), slice(None), 0)]
+        for region, some, base in parts:
+            offsets, first = addresses[some] - base, 0
+            end = region.data.size
+            if space == 'shared':
+                end, first = self.shared_bytes, threads // self.size * self.shared_bytes
+            if (bad := (offsets < 0) | (offsets + size > end)).any():
+                raise self.reports.fault(
+                    f'out of bounds: {bad.sum()} threads, at byte {offsets[bad][0]} of '
+                    f'{region.name} with {end}'
+                )
+            yield region, some, offsets + first, self.now.take(threads[some])[:, None]
+
+    def load(self, space: str, addresses, size: int, count: int = 1, threads=None):
+        """Return (accesses, count) numbers, by default one access a thread."""
+        threads = self.active if threads is None else threads
+        result = np.empty((len(addresses), count), UNSIGNED[8 * size])
+        total = size * count
+        for region, some, offsets, now in self.parts(space, addresses, total, threads):
+            result[some] = region.load(offsets, size, count, now)
+        return result
+
+    def store(self, space: str, addresses, values, threads=None, atomic: bool = False):
+        """Store or add values (accesses, count), and return what was there."""
+        threads = self.active if threads is None else threads
+        before, size = np.empty_like(values), values.itemsize * values.shape[1]
+        for region, some, offsets, now in self.parts(space, addresses, size, threads):
+            now['atomic'] = atomic
+            before[some] = region.store(offsets, values[some], now)
+        return before
+
+    # Warps and barriers.
+
+    def whole(self, count: int, what: str):
+        """Raise a fault if only a part of the `count` threads of a unit is active."""
+        units, active = np.unique(self.active // count, return_counts=True)
+        if (active != count).any():
+            raise self.reports.fault(f'{what} in a part of {count} threads')
+
+    def barrier(self):
         """Meet all threads of each program."""
-        if mask is not None:
-            programs = (mask | self.exited).reshape(-1, self.size)
-            reached = mask.reshape(-1, self.size).any(1)
-            if (reached & ~programs.all(1)).any():
-                raise self.reports.fault('a barrier that not all threads reach')
-        arrived = self.everyone(mask)
-        self.epochs = self.epochs + arrived
-        self.clocks = self.clocks + arrived
+        there = self.places == len(self.kernel.code)
+        there[self.active] = True
+        if not there.reshape(-1, self.size).all(1)[self.active // self.size].all():
+            raise self.reports.fault('a barrier that not all threads reach')
+        self.now['epoch'][self.active] += 1
+        self.now['clock'][self.active] += 1
+
+
+def branch(m: Machine, x: Instruction):
+    m.places[m.active] = m.kernel.labels[x.operands[0]]
+
+
+def end(m: Machine, x: Instruction):
+    m.places[m.active] = len(m.kernel.code)

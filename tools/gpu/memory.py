@@ -8,18 +8,37 @@ Two programs of a grid are never in order, except for atomic additions.
 import ctypes
 import hashlib
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 
 from .formats import UNSIGNED
 
-NOBODY, SEVERAL = -1, -2
+NOBODY = -1
 WARP = 32
 TRUNCATED = 'a number that a tensor core truncates to TF32'
 WIDEST = 16  # bytes of an access
 GAP = 1 << 32  # between tensors, so that no small mistake ends in another one
+APART = 3  # see `distance`
+# An access: its thread, warp and program, numbered over the grid, how many barriers
+# of the program and of program or warp were passed, and whether it is atomic. `spread`
+# is the distance of the most distant two threads, where it stands for several.
+UNITS = 'thread', 'warp', 'program'
+ACCESS = np.dtype(
+    [(name, np.int32) for name in (*UNITS, 'epoch', 'clock')]
+    + [('atomic', np.bool_), ('spread', np.int8)]
+)
+RACES = {
+    'writes': (
+        'an access after a write without a barrier',
+        'an access of what another program writes',
+    ),
+    'reads': (
+        'a write after a read without a barrier',
+        'a write of what another program reads',
+    ),
+}
 
 
 class Fault(Exception):
@@ -42,120 +61,25 @@ class Reports:
         return Fault(f'{text}, at {self.place}')
 
 
-class Lanes(NamedTuple):
-    """Name the threads of an access, and how many barriers each has passed.
-
-    Threads are numbered over the grid. `epochs` counts barriers of the program,
-    `clocks` those and the warp's own. All have the shape (accesses, 1).
-    """
-
-    threads: np.ndarray
-    epochs: np.ndarray
-    clocks: np.ndarray
-    size: int  # threads of a program
-
-    @property
-    def warps(self):
-        return self.threads // WARP
-
-    @property
-    def programs(self):
-        return self.threads // self.size
+def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return 0 for the same threads, 1 in a warp, 2 in a program, 3 elsewhere."""
+    return sum((a[unit] != b[unit]).astype(np.int8) for unit in UNITS)
 
 
-class History:
-    """Remember the last write and the reads since the last barrier of each cell."""
+def compared(now: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distances to the last accesses, and whether barriers order them."""
+    apart = np.maximum(distance(now, last), last['spread'])
+    passed = now['clock'] > last['clock'], now['epoch'] > last['epoch']
+    return apart, np.choose(apart, (True, *passed, last['thread'] == NOBODY))
 
-    def __init__(self, cells: int):
-        self.writer, self.reader, self.reader_warp, self.reader_program = np.full(
-            (4, cells), NOBODY, np.int32
-        )
-        self.write_epoch, self.write_clock, self.read_epoch, self.read_clock = np.zeros(
-            (4, cells), np.int32
-        )
-        self.atomic = np.zeros(cells, np.bool_)
 
-    def read(self, cells, lanes: Lanes) -> str:
-        """Note reads, and return what they race with, or an empty string."""
-        race = self._races_with_write(cells, lanes)
-        self._note_reads(cells, lanes)
-        return race
-
-    def write(self, cells, lanes: Lanes, atomic: bool = False) -> str:
-        """Note writes, and return what they race with, or an empty string."""
-        race = self.would_race(cells, lanes, atomic)
-        self.writer[cells] = lanes.threads
-        self.write_epoch[cells], self.write_clock[cells] = lanes.epochs, lanes.clocks
-        self.atomic[cells] = atomic
-        last = self.writer[cells]
-        if not atomic and (last // lanes.size != lanes.programs).any():
-            return race or 'two programs write one place'
-        return race
-
-    def would_race(self, cells, lanes: Lanes, atomic: bool = False) -> str:
-        """Return what a write would race with, or an empty string."""
-        if race := self._races_with_write(cells, lanes, atomic):
-            return race
-        program = self.reader_program[cells]
-        here = program == lanes.programs
-        now = here & (self.read_epoch[cells] == lanes.epochs)
-        other_warp = now & (self.reader_warp[cells] != lanes.warps)
-        same = now & (self.read_clock[cells] == lanes.clocks)
-        other_thread = same & (self.reader[cells] != lanes.threads)
-        if ((program != NOBODY) & ~here).any():
-            return 'a write of what another program reads'
-        if other_warp.any() or other_thread.any():
-            return 'a write after a read without a barrier'
-        return ''
-
-    def _races_with_write(self, cells, lanes: Lanes, atomic: bool = False) -> str:
-        writer = self.writer[cells]
-        other = (writer != NOBODY) & (writer != lanes.threads)
-        if atomic:
-            other &= ~self.atomic[cells]
-        if not other.any():
-            return ''
-        if (other & (writer // lanes.size != lanes.programs)).any():
-            return 'an access of what another program writes'
-        same_warp = writer // WARP == lanes.warps
-        ordered = np.where(
-            same_warp,
-            self.write_clock[cells] < lanes.clocks,
-            self.write_epoch[cells] < lanes.epochs,
-        )
-        if (other & ~ordered).any():
-            return 'an access after a write without a barrier'
-        return ''
-
-    def _note_reads(self, cells, lanes: Lanes):
-        """Add readers. Those before the last barrier are forgotten."""
-        program, warp = self.reader_program[cells], self.reader_warp[cells]
-        here = (program == lanes.programs) | (program == NOBODY)
-        stale = here & (self.read_epoch[cells] < lanes.epochs) | (program == NOBODY)
-        own_warp = stale | (warp == lanes.warps)
-        own = own_warp & (
-            stale
-            | (self.read_clock[cells] < lanes.clocks)
-            | (self.reader[cells] == lanes.threads)
-        )
-        self.reader_program[cells] = np.where(here, lanes.programs, SEVERAL)
-        self.reader_warp[cells] = np.where(own_warp, lanes.warps, SEVERAL)
-        self.reader[cells] = np.where(own, lanes.threads, SEVERAL)
-        self.read_epoch[cells], self.read_clock[cells] = lanes.epochs, lanes.clocks
-        # Lanes of this very access that share a cell: the last one has won above.
-        for kept, mine in (
-            (self.reader_program, lanes.programs),
-            (self.reader_warp, lanes.warps),
-            (self.reader, lanes.threads),
-        ):
-            now = kept[cells]
-            shared = (now != mine) & (now != SEVERAL)
-            if shared.any():
-                kept[cells[shared]] = SEVERAL
+def spans(offsets: np.ndarray, size: int, unit: int) -> np.ndarray:
+    """Return the units (accesses, units of an access) of `size` bytes at offsets."""
+    return (offsets // unit)[:, None] + np.arange(max(1, size // unit))
 
 
 class Region:
-    """Hold bytes and their history.
+    """Hold bytes, and of each cell the last write and the reads since a barrier.
 
     Args:
         data: the bytes.
@@ -166,45 +90,112 @@ class Region:
 
     def __init__(self, data: np.ndarray, grain: int, name: str, reports: Reports):
         self.data, self.grain, self.name, self.reports = data, grain, name, reports
-        self.history = History(-(-data.size // grain))
+        cells = -(-data.size // grain)
+        nobody = np.array((NOBODY,) * 3 + (0,) * 4, ACCESS)
+        self.last = {name: np.full(cells, nobody) for name in RACES}
 
-    def words(self, size: int) -> np.ndarray:
-        """Return a view as unsigned integers of some bytes."""
-        return self.data[: self.data.size // size * size].view(UNSIGNED[8 * size])
-
-    def cells(self, offsets: np.ndarray, size: int) -> np.ndarray:
-        """Return the cells (accesses, cells of an access) of some bytes at offsets."""
-        count = max(1, size // self.grain)
-        return (offsets // self.grain)[:, None] + np.arange(count)
-
-    def load(self, offsets: np.ndarray, size: int, count: int, lanes: Lanes):
+    def load(self, offsets: np.ndarray, size: int, count: int, now: np.ndarray):
         """Return (accesses, count) numbers of `size` bytes."""
-        self.note(self.history.read(self.cells(offsets, size * count), lanes))
-        return self.words(size)[(offsets // size)[:, None] + np.arange(count)]
+        cells, reads = spans(offsets, size * count, self.grain), self.last['reads']
+        self.check(cells, now, 'writes')
+        apart, forgotten = compared(now, reads.take(cells))
+        self.note('reads', cells, now, np.where(forgotten, 0, apart))
+        # Threads of this very access that share a cell: the last one is noted.
+        apart = distance(now, reads.take(cells))
+        if (shared := apart > 0).any():
+            np.maximum.at(reads['spread'], cells[shared], apart[shared])
+        return self.numbers(UNSIGNED[8 * size])[spans(offsets, size * count, size)]
 
-    def store(self, offsets: np.ndarray, size: int, values: np.ndarray, lanes: Lanes):
-        """Store values (accesses, count) of `size` bytes."""
-        cells = self.cells(offsets, size * values.shape[1])
-        self.note(self.history.write(cells, lanes))
-        places = (offsets // size)[:, None] + np.arange(values.shape[1])
-        words = self.words(size)
-        words[places] = values
-        if (words[places] != values).any():
-            self.note('threads that write different numbers to one place')
+    def store(self, offsets: np.ndarray, values: np.ndarray, now: np.ndarray):
+        """Store values (accesses, count), and return what was there.
 
-    def add(self, offsets, size: int, values: np.ndarray, lanes: Lanes, dtype):
-        """Add values (accesses, count) atomically, and return what was there."""
-        cells = self.cells(offsets, size * values.shape[1])
-        self.note(self.history.write(cells, lanes, atomic=True))
-        places = (offsets // size)[:, None] + np.arange(values.shape[1])
-        words = self.words(size).view(dtype)
-        before = words[places]
-        np.add.at(words, places, values)
+        Accesses that are noted as atomic add them.
+        """
+        size = values.itemsize * values.shape[1]
+        cells, places = (spans(offsets, size, n) for n in (self.grain, values.itemsize))
+        races, atomic = self.check(cells, now, *RACES), now['atomic'].any()
+        self.note('writes', cells, now)
+        apart = distance(now, self.last['writes'].take(cells))
+        if not (races or atomic) and (apart == APART).any():
+            self.race('two programs write one place')
+        numbers = self.numbers(values.dtype)
+        before = numbers[places]
+        if atomic:
+            np.add.at(numbers, places, values)
+        else:
+            numbers[places] = values
+            if (numbers[places] != values).any():
+                self.race('threads that write different numbers to one place')
         return before
 
-    def note(self, race: str):
-        if race:
-            self.reports.add(f'race in {self.name}: {race}')
+    def numbers(self, dtype) -> np.ndarray:
+        """Return the bytes as numbers."""
+        size = np.dtype(dtype).itemsize
+        return self.data[: self.data.size // size * size].view(dtype)
+
+    def check(self, cells: np.ndarray, now: np.ndarray, *kinds: str) -> bool:
+        """Report a race with last accesses of some kinds, and return whether."""
+        for kind in kinds:
+            last = self.last[kind].take(cells)
+            apart, ordered = compared(now, last)
+            races = apart[~(ordered | now['atomic'] & last['atomic'])]
+            if races.size:
+                self.race(RACES[kind][int(races.max() == APART)])
+                return True
+        return False
+
+    def note(self, kind: str, cells: np.ndarray, now: np.ndarray, spread=0):
+        now = now.repeat(
+            cells.shape[1], 1
+        )  # which is quicker than to broadcast records
+        now['spread'] = spread
+        self.last[kind].put(cells, now)
+
+    def race(self, text: str):
+        self.reports.add(f'race in {self.name}: {text}')
+
+
+class SharedMemory(Region):
+    """Hold the shared memory of some programs, and what is in flight there.
+
+    Of each cell `filling` says whether a copy to it is in flight, `reading` whether a
+    product of it is, and `unfenced` whether no proxy fence followed a store.
+    """
+
+    def __init__(self, data: np.ndarray, grain: int, reports: Reports):
+        super().__init__(data, grain, 'shared memory', reports)
+        shape = 3, self.last['writes'].size
+        self.filling, self.reading, self.unfenced = np.zeros(shape, np.bool_)
+
+    def load(self, offsets: np.ndarray, size: int, count: int, now: np.ndarray):
+        cells = spans(offsets, size * count, self.grain)
+        if (self.last['writes']['thread'][cells] == NOBODY).any():
+            self.reports.add('a read of shared memory that nothing wrote')
+        if self.filling[cells].any():
+            self.reports.add('a read of shared memory before the wait for its copy')
+        return super().load(offsets, size, count, now)
+
+    def store(self, offsets: np.ndarray, values: np.ndarray, now: np.ndarray):
+        cells = spans(offsets, values.itemsize * values.shape[1], self.grain)
+        self.check_use(cells, 'write')
+        self.unfenced[cells] = True
+        return super().store(offsets, values, now)
+
+    def start_copy(self, offsets: np.ndarray, size: int, now: np.ndarray):
+        """Note that bytes are in flight, which `finish_copy` stores."""
+        cells = spans(offsets, size, self.grain)
+        self.check_use(cells, 'copy')
+        self.check(cells, now, *RACES)
+        self.filling[cells] = True
+
+    def finish_copy(self, offsets: np.ndarray, values: np.ndarray, now: np.ndarray):
+        size = values.itemsize * values.shape[1]
+        self.filling[spans(offsets, size, self.grain)] = False
+        self.store(offsets, values, now)
+
+    def check_use(self, cells, what: str):
+        if (self.filling[cells] | self.reading[cells]).any():
+            self.reports.add(f'a {what} of shared memory before the wait for its use')
 
 
 class GlobalMemory:
@@ -226,10 +217,8 @@ class GlobalMemory:
         storage = tensor.untyped_storage()
         start = storage.data_ptr()
         if start not in self.starts:
-            base = (
-                start if self.real else GAP * (len(self.regions) + 1) + start % WIDEST
-            )
-            self.starts[start] = base
+            base = GAP * (len(self.regions) + 1) + start % WIDEST
+            base = self.starts[start] = start if self.real else base
             memory = (ctypes.c_uint8 * storage.nbytes()).from_address(start)
             data = np.frombuffer(memory, np.uint8)
             grain = min(4, tensor.element_size())
@@ -244,33 +233,10 @@ class GlobalMemory:
             found.update(region.data)
         return found.digest()
 
-    def bits(self) -> list[np.ndarray]:
-        """Return copies of all tensors, as bytes."""
-        return [region.data.copy() for _, region in self.regions]
-
-    def restore(self, bits: list[np.ndarray]):
-        """Write what `bits` returned."""
-        for (_, region), data in zip(self.regions, bits, strict=True):
-            region.data[:] = data
-
-    def parts(self, addresses: np.ndarray, size: int):
-        """Yield a region, which accesses are in it (None for all), and their offsets.
-
-        Raises:
-            Fault: an access is not in a tensor, or not aligned to its size.
-        """
-        if (addresses % np.uint64(size)).any():
-            raise self.reports.fault(f'misaligned access of {size} bytes')
-        bases = np.array([base for base, _ in self.regions], np.uint64)
+    def parts(self, addresses: np.ndarray) -> Iterator[tuple[Region, np.ndarray, int]]:
+        """Yield a tensor, the accesses of it, and its address."""
+        bases = np.array([base for base, _ in self.regions])
         found = np.searchsorted(bases, addresses, 'right') - 1
         for i in np.unique(found):
             base, region = self.regions[i]  # the last one for an address before all
-            chosen = None if (found == i).all() else found == i
-            part = addresses if chosen is None else addresses[chosen]
-            offsets = part.astype(np.int64) - base
-            if (bad := (offsets < 0) | (offsets + size > region.data.size)).any():
-                raise self.reports.fault(
-                    f'out of bounds: {bad.sum()} threads, at byte {offsets[bad][0]} of '
-                    f'{region.name} with {region.data.size}'
-                )
-            yield region, chosen, offsets
+            yield region, found == i, base

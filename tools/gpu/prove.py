@@ -21,7 +21,8 @@ import torch
 
 from mmattn.cli.terminal import command_parser, run_main
 from tools.benchmark.real_shapes import OPERATORS, Call, odd_calls, small_calls
-from tools.gpu.execute import Executed, Fault, Run, executed, run_ptx
+from tools.gpu.execute import Executed, Run, executed, run_ptx
+from tools.gpu.memory import Fault
 
 DTYPES = ('bfloat16', 'float32', 'float16')
 TENSOR_CORES = 'mma', 'wgmma'

@@ -1,7 +1,7 @@
 """Parse PTX, as Triton and nvcc write it, into a list of instructions."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,24 +9,27 @@ import numpy as np
 ENTRY = re.compile(r'\.entry\s+([$\w]+)\s*\((.*?)\)(.*?)^\{(.*?)^\}', re.S | re.M)
 PARAMETER = re.compile(r'\.param(.*?)\.([usbf])(\d+)(.*?)\s([$\w]+)(?:\[(\d+)\])?\s*$')
 REGISTERS = re.compile(r'\.reg\s+\.(pred|\w\d+)\s+(%\w+)<')
-STATEMENT = re.compile(r'(?:@(!?)(%\w+)\s+)?([a-z][\w.:]*)\s*(.*)', re.S)
-LABEL = re.compile(r'([$\w]+):')
-IGNORED = ('.reg', '.pragma', '.shared', '.local', '.branchtargets')
+COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/')
+STATEMENT = re.compile(
+    r'\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)[^\n]*'
+    r'|\.(?:reg|pragma|shared|local|branchtargets)\b[^;]*;'
+    r'|(?P<label>[$\w]+):'
+    r'|(?:@(?P<guard>!?%\w+)\s+)?(?P<name>[a-z][\w.:]*)(?P<operands>[^;]*);'
+)
+OPERAND = re.compile(r'(?:\{[^}]*\}|\[[^\]]*\]|[^,{}\[\]])+')
 
 
 class Instruction(NamedTuple):
     """Hold an instruction.
 
     Args:
-        guard: the predicate it depends on, or None.
-        negated: whether it runs where the predicate is false.
+        guard: the predicate it depends on, after a '!' if negated, or None.
         name: its parts, which the text separates by dots.
         operands: as text; those in braces hold commas.
-        place: file and line of the source, where the PTX names them.
+        place: file and line of the source, where the PTX names them, and the name.
     """
 
     guard: str | None
-    negated: bool
     name: tuple[str, ...]
     operands: tuple[str, ...]
     place: str
@@ -63,11 +66,31 @@ class Kernel:
         files = dict(re.findall(r'\.file\s+(\d+)\s+"(?:.*/)?(.*?)"', text))
         self.labels: dict[str, int] = {}
         self.code: list[Instruction] = []
-        for label, instruction in _statements(body, files):
-            if label:
-                self.labels[label] = len(self.code)
-            else:
-                self.code.append(instruction)
+        body, place = COMMENT.sub('', body), ''
+        if rest := STATEMENT.sub('', body).strip('{} \t\n'):
+            raise ValueError(f'{self.name} has what is no statement: {rest}')
+        for x in STATEMENT.finditer(body):
+            if x['file']:
+                place = f'{files.get(x["file"], "")}:{x["line"]} '
+            elif x['label']:
+                self.labels[x['label']] = len(self.code)
+            elif x['name']:
+                operands = tuple(
+                    part.strip() for part in OPERAND.findall(x['operands'])
+                )
+                name = tuple(x['name'].split('.'))
+                self.code.append(
+                    Instruction(x['guard'], name, operands, place + x['name'])
+                )
+        # The smallest access of shared memory, in bytes.
+        self.grain = min(
+            (
+                int(x.type[1:]) // 8
+                for x in self.code
+                if x.name[0] in ('ld', 'st') and x.name[1].startswith('shared')
+            ),
+            default=2,
+        )
 
     def width(self, register: str) -> int:
         """Return the bits of a register, 1 for a predicate."""
@@ -76,9 +99,8 @@ class Kernel:
     def pack(self, values: Sequence[int | float]) -> bytes:
         """Return the bytes of arguments. Those that are not given are zero."""
         packed = bytearray(self.parameter_bytes)
-        for value, (offset, dtype) in zip(
-            values, self.parameters.values(), strict=False
-        ):
+        places = self.parameters.values()
+        for value, (offset, dtype) in zip(values, places, strict=False):
             item = np.array(value, dtype).tobytes()
             packed[offset : offset + len(item)] = item
         return bytes(packed)
@@ -93,41 +115,10 @@ def _parameters(text: str) -> tuple[dict[str, tuple[int, str]], int]:
         align = re.search(r'align (\d+)', before) if length else None
         align = int(align[1]) if align else size
         offset = -(-offset // align) * align
-        code = {'f': 'f', 's': 'i'}.get(kind, 'i' if size < 8 else 'u')
+        code = 'u' if size == 8 and kind in 'ub' else 'f' if kind == 'f' else 'i'
         places[name] = offset, f'{code}{size}'
         offset += size * int(length or 1)
     return places, offset
-
-
-def _statements(body: str, files: dict) -> Iterator[tuple[str, Instruction | None]]:
-    """Yield labels, with None, and instructions, with an empty label."""
-    place = ''
-    for line in re.sub(r'//[^\n]*|/\*.*?\*/', '', body).split('\n'):
-        line = line.strip()
-        if found := re.match(r'\.loc\s+(\d+)\s+(\d+)', line):
-            place = f'{files.get(found[1], "")}:{found[2]}'
-            continue
-        while found := LABEL.match(line):
-            yield found[1], None
-            line = line[found.end() :].strip()
-        line = re.sub(r'^\{\s*(?=\.reg|$|[a-z@])', '', line)
-        for text in line.split(';'):
-            text = text.strip().removeprefix('}').strip()
-            if text in ('', '{') or text.startswith(IGNORED):
-                continue
-            negated, guard, name, rest = STATEMENT.fullmatch(text).groups()
-            operands = tuple(_operands(rest))
-            yield (
-                '',
-                Instruction(
-                    guard, bool(negated), tuple(name.split('.')), operands, place
-                ),
-            )
-
-
-def _operands(text: str) -> Iterator[str]:
-    for part in re.findall(r'(?:\{[^}]*\}|\[[^\]]*\]|[^,{}\[\]])+', text):
-        yield part.strip()
 
 
 def elements(operand: str) -> list[str]:

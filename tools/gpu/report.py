@@ -8,6 +8,7 @@ rows `total`, `pytorch` and `definition` compare an operator with its reference.
 """
 
 import argparse
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 from torch import are_deterministic_algorithms_enabled as is_deterministic
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from mmattn.ops.common.operator import Operator
 from tools.benchmark import measure
@@ -40,7 +42,7 @@ FIELDS = (
     'spills', 'shared', 'tensor', 'instructions', 'unknown_branches', 'issue_us',
     'floor_us', 'ratio',
 )  # fmt: skip
-PASSES = 'forward', 'backward'
+SUMS = 'tensor', 'instructions', 'issue_us'  # over launches and kernels
 # They start no kernel, and their schemas do not say so.
 SILENT = {'_unsafe_view', 'empty', 'empty_like', 'empty_strided', 'new_empty'}
 SILENT |= {'new_empty_strided', 'device'}
@@ -56,37 +58,38 @@ class EagerLaunches(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.launches = self.bytes = 0
+        self.counts: Counter[str] = Counter()
+        self.bytes = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        if starts_kernel(function):
-            self.launches += 1
-            self.bytes += num_bytes((*args, *(kwargs or {}).values(), out))
+        tensors = tensors_in((args, kwargs, out))
+        if starts_kernel(function) and any(not x.is_cpu for x in tensors):
+            self.counts[function.overloadpacket.__name__] += 1
+            self.bytes += num_bytes(tensors)
             if 'scatter_add' in function.__name__ and is_deterministic():
-                self.bytes += sort_bytes(args[0].numel(), args[2].numel())
+                # A pass of a radix sort reads and writes 64 bits of a place and of a
+                # number, and sorts by 8 bits.
+                passes = -(-args[0].numel().bit_length() // 8)
+                self.bytes += 2 * 16 * args[2].numel() * passes
         return out
 
 
-def sort_bytes(places: int, count: int) -> int:
-    """Return the bytes that a radix sort of places moves, as scatter_add in order does.
-
-    A pass reads and writes 64 bits of a place and of a number, and sorts by 8 bits.
-    """
-    return 2 * 16 * count * -(-places.bit_length() // 8)
+def tensors_in(values) -> list[Tensor]:
+    """Return the tensors in nested sequences."""
+    return [x for x in tree_leaves(values) if isinstance(x, Tensor)]
 
 
-def num_bytes(values) -> int:
-    """Return the bytes that tensors in nested sequences hold, once where expanded."""
-    if isinstance(values, Tensor):
-        sizes = zip(values.shape, values.stride(), strict=True)
-        count = values.element_size()
-        for size, stride in sizes:
-            count *= size if stride else min(size, 1)
-        return count
-    if isinstance(values, (list, tuple)):
-        return sum(num_bytes(x) for x in values)
-    return 0
+def num_bytes(tensors: Sequence[Tensor]) -> int:
+    """Return the bytes that tensors hold, once where expanded."""
+    return sum(
+        x.element_size()
+        * math.prod(
+            size if stride else min(size, 1)
+            for size, stride in zip(x.shape, x.stride(), strict=True)
+        )
+        for x in tensors
+    )
 
 
 def operator_arguments(
@@ -140,7 +143,7 @@ def passes(
                 torch.empty_like(expected),
                 allow_unused=True,
             )
-    least = num_bytes(given) + num_bytes(out)
+    least = num_bytes([*given, out])
     return {
         'forward': (triton, others, least, definition),
         'backward': (*backward[:2], least + num_bytes(given), definition_backward),
@@ -166,77 +169,60 @@ def _compiled(launch: Launch, capability: int) -> tuple[dict[str, int], str]:
 
 def cost(launches: Sequence[Launch], capability: int) -> dict:
     """Return the figures of all launches of a kernel: sums, and the largest sizes."""
-    figures = Counter()
+    rows = []
     for launch in launches:
         usage, code = _compiled(launch, capability)
         warps = launch.options.get('num_warps', 4)
         words = constant_bank(launch.signature, launch.arguments, warps, capability)
         first = launch.arguments.get('first_programs', 0)  # which do other work
-        runs = []
-        for start, stop in ((0, first), (first, launch.programs)):
-            count = stop - start
+        sums, runs = Counter(), []
+        for start, count in ((0, first), (first, launch.programs - first)):
             numbers = sorted({start + i * count // PROGRAMS for i in range(PROGRAMS)})
             some = [execute(code, words, number) for number in numbers if count]
             scale = warps * count / max(1, len(some))
-            figures['tensor'] += round(scale * sum(x.tensor for x in some))
-            total = sum(x.counts.total() for x in some)
-            figures['instructions'] += round(scale * total)
+            sums['tensor'] += round(scale * sum(x.tensor for x in some))
+            sums['instructions'] += round(scale * sum(x.counts.total() for x in some))
             runs += some
-        for name, value in dict(
-            programs=launch.programs,
-            warps=warps,
-            registers=usage['REG'],
-            spills=usage['STACK'] + usage['LOCAL'],
-            shared=usage['SHARED'],
-            unknown_branches=max(x.unknown for x in runs),
-        ).items():
-            figures[name] = max(figures[name], value)
-    return dict(
-        figures,
-        launches=len(launches),
-        issue_us=figures['instructions'] / ISSUE[capability],
-    )
+        rows.append(
+            dict(
+                sums,
+                programs=launch.programs,
+                warps=warps,
+                registers=usage['REG'],
+                spills=usage['STACK'] + usage['LOCAL'],
+                shared=usage['SHARED'],
+                unknown_branches=max(x.unknown for x in runs),
+            )
+        )
+    figures = {
+        name: (sum if name in SUMS else max)(row[name] for row in rows)
+        for name in rows[0]
+    }
+    issue = figures['instructions'] / ISSUE[capability]
+    return figures | dict(launches=len(launches), issue_us=issue)
 
 
 def rows_of(call: Call, capability: int) -> list[dict[str, str]]:
     """Return the rows of a call as the tables have them: kernels, total, definition."""
     rows = []
     for name, (launches, others, least, definition) in passes(call, capability).items():
-        head = {'operator': call.operator, 'shape': str(call), 'pass': name}
-        names = sorted({x.kernel for x in launches})
-        kernels = [
-            cost([x for x in launches if x.kernel == kernel], capability)
-            for kernel in names
-        ]
-        rows += [
-            head | dict(kernel=kernel) | figures
-            for kernel, figures in zip(names, kernels, strict=True)
-        ]
-        total = {
-            key: sum(x[key] for x in kernels)
-            for key in ('tensor', 'instructions', 'issue_us')
+        parts = {
+            kernel: cost([x for x in launches if x.kernel == kernel], capability)
+            for kernel in sorted({x.kernel for x in launches})
         }
+        total = {key: sum(x[key] for x in parts.values()) for key in SUMS}
         floor = least / BANDWIDTH[capability]
-        rows.append(
-            head
-            | total
-            | dict(
-                kernel='total',
-                launches=len(launches) + others.launches,
-                spills=max((x['spills'] for x in kernels), default=0),
-                floor_us=floor,
-                ratio=total['issue_us'] / floor,
-            )
+        parts['total'] = total | dict(
+            launches=len(launches) + others.counts.total(),
+            spills=max((x['spills'] for x in parts.values()), default=0),
+            floor_us=floor,
+            ratio=total['issue_us'] / floor,
         )
-        rows += [
-            head
-            | dict(
-                kernel=kernel,
-                launches=eager.launches,
-                floor_us=eager.bytes / BANDWIDTH[capability],
-            )
-            for kernel, eager in (('pytorch', others), ('definition', definition))
-        ]
+        for kernel, eager in (('pytorch', others), ('definition', definition)):
+            floor = eager.bytes / BANDWIDTH[capability]
+            parts[kernel] = dict(launches=eager.counts.total(), floor_us=floor)
+        head = {'operator': call.operator, 'shape': str(call), 'pass': name}
+        rows += [head | {'kernel': x} | figures for x, figures in parts.items()]
     return [{field: _text(row.get(field, '')) for field in FIELDS} for row in rows]
 
 

@@ -9,6 +9,7 @@ None is not taken, so that a loop whose length is data counts as one round or tw
 import functools
 import itertools
 import re
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -23,7 +24,9 @@ LABEL = re.compile(r'\s*([.$\w]+):')
 TARGET = re.compile(r'`\(([^)]+)\)')
 REGISTER = re.compile(r'U?[RP]\d+$')
 CONSTANT = re.compile(r'c\[0x0\]\[(0x[0-9a-f]+)\]')
+PAIRS = {'IMAD': 2, 'LDC': 0, 'CS2R': 0}  # operands of 64 bits, if wide
 SPILL = re.compile(r'\[R1(?:\+(0x[0-9a-f]+))?\]')
+HALVES = re.compile(r'-RZ, RZ, ([-+.\w]+), ([-+.\w]+)$')
 WIDE = {'64', '128', 'U8', 'S8', 'U16', 'S16'}  # spills of other than a word
 BRANCHES = 'BRA', 'EXIT', 'CALL', 'RET'
 TENSOR_CORE = 'HMMA', 'HGMMA', 'IMMA', 'IGMMA', 'QGMMA', 'DMMA'
@@ -142,6 +145,8 @@ def _parse(code: str) -> tuple[list[Instruction], dict[str, int], list[int]]:
             kind, *flags = name.split('.')
             if kind in ('STL', 'LDL') and not WIDE.intersection(flags):
                 kind, text = 'MOV', SPILL.sub(_spilled, text)
+            elif kind == 'HFMA2' and HALVES.search(text):
+                kind, text = 'MOV', HALVES.sub(_halves, text)
             operands = [
                 x.strip() for x in (text or '').replace('.reuse', '').split(',')
             ]
@@ -164,6 +169,12 @@ def _parse(code: str) -> tuple[list[Instruction], dict[str, int], list[int]]:
 def _spilled(place: re.Match) -> str:
     """Return the name of a register that stands for a spilled word."""
     return f'R{1000 + int(place.group(1) or "0", 16) // 4}'
+
+
+def _halves(constants: re.Match) -> str:
+    """Return the number of two halves, which a product of zeros moves."""
+    high, low = (struct.pack('<e', float(x)) for x in constants.groups())
+    return hex(*struct.unpack('<I', low + high))
 
 
 def _count_results(operands: list[str]) -> int:
@@ -254,14 +265,27 @@ class Thread:
 
     def execute(self, x: Instruction):
         """Write the results of an instruction, None where they are not known."""
-        rule = RULES.get(x.kind.removeprefix('U'))
-        results = rule(self, x.flags, x.operands, len(x.results)) if rule else None
+        kind, names = x.kind.removeprefix('U'), x.results
+        is_wide = (
+            'WIDE' in x.flags
+            or (kind in ('LDC', 'CS2R') and '64' in x.flags)
+            or (kind == 'CS2R' and '32' not in x.flags)
+        )
+        values = [self.read(operand) for operand in x.operands]
+        if kind in PAIRS and (is_wide or 'HI' in x.flags):
+            values[PAIRS[kind]] = self.read_pair(x.operands[PAIRS[kind]])
+        known = (
+            kind in RULES and None not in values and (not is_wide or len(names) == 1)
+        )
+        results = RULES[kind](x.flags, *values) if known else None
         if self.read(x.guard or 'PT') is False:
             return
-        names = x.results
-        if isinstance(results, int):  # a pair of registers
-            names = [names[0], *(_next(n) for n in names if REGISTER.match(n))]
-            results = results & MASK, results >> 32 & MASK
+        if isinstance(results, int):
+            carries = [results >> 32 > i for i in range(len(names) - 1)]
+            if is_wide:  # a pair of registers
+                names = [*names, *(_next(n) for n in names if REGISTER.match(n))]
+                carries = [results >> 32 & MASK]
+            results = results & MASK, *carries
         for i, name in enumerate(names):
             if REGISTER.match(name):
-                self.values[name] = results and results[i]
+                self.values[name] = results and results[i - len(names)]

@@ -1,259 +1,179 @@
-"""Decode the products of tensor cores, and the loads and stores of their operands."""
+"""Products of tensor cores, and the loads and stores of their operands."""
 
 import re
 
 import numpy as np
 
-from .formats import UNSIGNED, type_of
-from .machine import Machine, addresser, decoder, reader, writer
-from .memory import TRUNCATED, WARP
-from .ptx import Instruction, Kernel, elements
-from .transfers import (
-    chosen_threads,
-    load_shared,
-    shared_offsets,
-    spread,
-    store_shared,
-)
+from .formats import type_of
+from .machine import Machine
+from .memory import TRUNCATED, WARP, spans
+from .ptx import Instruction, elements
 
 GROUP = 4 * WARP  # threads of a wgmma
 LANE = np.arange(WARP)
-ROW, COLUMN = LANE // 4, LANE % 4  # of a thread in a tile of 8 rows
 SWIZZLES = {0: (16, 0), 1: (128, 7), 2: (64, 3), 3: (32, 1)}  # bytes of a row, bits
 
 
-def rows_of_tiles(machine: Machine, mask, address, transposed: bool, tile: int):
-    """Return the threads, and the offsets and addresses of their two numbers of 16 bits
-    in the tile of 8 x 8 whose rows threads 8 * tile to 8 * tile + 7 point at."""
-    machine.whole_warps(mask, 'a matrix access')
-    rows = machine.full(address(machine)).reshape(-1, WARP)[:, 8 * tile : 8 * tile + 8]
-    if (rows[machine.everyone(mask).reshape(-1, WARP)[:, 0]] % 16).any():
-        raise machine.reports.fault('misaligned row of a matrix')
-    chosen, halves = chosen_threads(machine, mask), []
-    for half in range(2):
-        row, column = ROW, 2 * COLUMN + half
-        if transposed:
-            row, column = column, row
-        places = (rows[:, row] + (2 * column).astype(np.uint32)).reshape(-1)[chosen]
-        halves.append((shared_offsets(machine, chosen, places, 2), places))
-    return chosen, halves
+def rows_of_tiles(m: Machine, x: Instruction, address: str, tiles: int) -> tuple:
+    """Return where the two 16-bit numbers of each thread in each tile of 8 x 8 lie.
+
+    Threads 8 * i to 8 * i + 7 of a warp point at the rows of tile i. Addresses and
+    threads have the shape (warps * 32 * tiles * 2).
+    """
+    m.whole(WARP, 'a matrix access')
+    rows = m.address(address).reshape(-1, WARP)[:, : 8 * tiles]
+    if (rows % 16).any():
+        raise m.reports.fault('misaligned row of a matrix')
+    row, column = LANE[:, None] // 4, 2 * (LANE[:, None] % 4) + [0, 1]
+    if 'trans' in x.name:
+        row, column = column, row
+    tile = np.arange(tiles)[:, None]
+    addresses = rows[:, 8 * tile + row[:, None]] + 2 * column[:, None]
+    return addresses.reshape(-1), m.active.repeat(2 * tiles)
 
 
-@decoder('ldmatrix')
-def load_matrix(x: Instruction, kernel: Kernel):
-    writes = [writer(target, 'b32', kernel) for target in elements(x.operands[0])]
-    address, transposed = addresser(x.operands[1], 32), 'trans' in x.name
-
-    def run(machine: Machine, mask):
-        results = []
-        for i in range(len(writes)):
-            chosen, halves = rows_of_tiles(machine, mask, address, transposed, i)
-            low, high = (
-                load_shared(machine, chosen, offsets, 2, 1)[:, 0].astype(np.uint32)
-                for offsets, _ in halves
-            )
-            results.append(spread(machine, chosen, low | high << np.uint32(16)))
-        for write, result in zip(writes, results, strict=True):
-            write(machine, result, mask)
-
-    return run
+def load_matrix(m: Machine, x: Instruction):
+    targets = elements(x.operands[0])
+    addresses, threads = rows_of_tiles(m, x, x.operands[1], len(targets))
+    halves = m.load('shared', addresses, 2, threads=threads)
+    registers = halves.reshape(-1, len(targets), 2).view(np.uint32)
+    for i, target in enumerate(targets):
+        m.write(target, 'b32', registers[:, i, 0])
 
 
-@decoder('stmatrix')
-def store_matrix(x: Instruction, kernel: Kernel):
-    reads = [reader(source, 'b32') for source in elements(x.operands[1])]
-    address, transposed = addresser(x.operands[0], 32), 'trans' in x.name
-
-    def run(machine: Machine, mask):
-        places, values = [], []
-        for i, read in enumerate(reads):
-            chosen, halves = rows_of_tiles(machine, mask, address, transposed, i)
-            value = machine.full(read(machine))[chosen]
-            for half, (offsets, _) in enumerate(halves):
-                places.append(offsets)
-                values.append((value >> np.uint32(16 * half)).astype(np.uint16))
-        values, threads = np.concatenate(values)[:, None], np.tile(chosen, len(places))
-        store_shared(machine, threads, np.concatenate(places), 2, values)
-
-    return run
+def store_matrix(m: Machine, x: Instruction):
+    registers = [m.read(source, 'b32') for source in elements(x.operands[1])]
+    addresses, threads = rows_of_tiles(m, x, x.operands[0], len(registers))
+    halves = np.stack(registers, 1).view(np.uint16).reshape(-1, 1)
+    m.store('shared', addresses, halves, threads)
 
 
-def decode(machine: Machine, bits: np.ndarray, kind: str) -> np.ndarray:
+def decode(m: Machine, bits: np.ndarray, kind: str) -> np.ndarray:
     """Return the numbers of operands, and report bits that TF32 has no place for."""
     if kind == 'tf32' and (bits & np.uint32(0x1FFF)).any():
-        machine.reports.add(TRUNCATED)
+        m.reports.add(TRUNCATED)
     return type_of(kind).decode(bits)
 
 
-def numbers(machine: Machine, reads, kind: str, threads: int) -> np.ndarray:
-    """Return (groups, threads, numbers) of registers, two of each for 16 bits."""
-    columns = []
-    for read in reads:
-        bits = machine.full(read(machine))
-        parts = [bits] if kind == 'tf32' else [bits & np.uint32(0xFFFF), bits >> 16]
-        columns += [decode(machine, x, kind).reshape(-1, threads) for x in parts]
-    return np.stack(columns, -1)
+def fragment(count: int, packed: int, tiles: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and columns (count, 32) of the numbers that a warp holds.
 
-
-def left_places(depth: int, per_register: int) -> list[tuple]:
-    """Return row and column of the numbers of the left operand, (16, depth).
-
-    The sums lie like a left operand of pairs.
+    Args:
+        count: numbers of a thread.
+        packed: numbers of a register.
+        tiles: of 8 rows, 2 for the left operand and the sums.
     """
-    return [
-        (ROW + row, first + per_register * COLUMN + i)
-        for first in range(0, depth, 4 * per_register)
-        for row in (0, 8)
-        for i in range(per_register)
-    ]
+    number = np.arange(count)[:, None]
+    row = LANE // 4 + 8 * (number // packed % tiles)
+    first = number // (packed * tiles) * 4 * packed
+    return row, first + packed * (LANE % 4) + number % packed
 
 
-def right_places(depth: int, per_register: int) -> list[tuple]:
-    """Return row and column of the numbers of the right operand, (depth, 8)."""
-    return [
-        (first + per_register * COLUMN + i, ROW)
-        for first in range(0, depth, 4 * per_register)
-        for i in range(per_register)
-    ]
-
-
-def gather(shape: tuple, places: list[tuple], values: np.ndarray) -> np.ndarray:
-    """Return matrices (groups, *shape) of the values that threads hold."""
-    matrix = np.zeros((len(values), *shape), np.float32)
-    for (row, column), value in zip(places, np.moveaxis(values, -1, 0), strict=True):
-        matrix[:, row, column] = value
+def gather(m: Machine, operand: str, kind: str, tiles: int) -> np.ndarray:
+    """Return matrices (warps, 8 * tiles, depth) of registers in braces."""
+    registers = np.stack([m.read(r, 'b32') for r in elements(operand)], -1)
+    bits = registers if kind == 'tf32' else registers.view(np.uint16)
+    count, packed = bits.shape[1], 1 if kind == 'tf32' else 2
+    values = decode(m, bits, kind).reshape(-1, WARP, count)
+    matrix = np.zeros((len(values), 8 * tiles, 4 * count // tiles), np.float32)
+    row, column = fragment(count, packed, tiles)
+    matrix[:, row, column] = values.swapaxes(1, 2)
     return matrix
 
 
-def by_warps(places: list[tuple]) -> list[tuple]:
-    """Return places of four warps, each with its 16 rows."""
-    shift = np.repeat(16 * np.arange(4), WARP)
-    return [(np.tile(row, 4) + shift, np.tile(column, 4)) for row, column in places]
+def add_product(m: Machine, targets, before: list, product: np.ndarray):
+    """Write products (warps, 16, columns) and what is added to them."""
+    row, column = fragment(len(targets), 2, 2)
+    parts = product[:, row, column]
+    for i, target in enumerate(targets):
+        m.write(target, 'f32', before[i] + parts[:, i].reshape(-1))
 
 
-def shape_and_kind(x: Instruction) -> tuple[int, int, str, int]:
-    """Return columns, depth, type and numbers of a register of the operands."""
+def shape_and_kind(x: Instruction) -> tuple[int, int, str]:
+    """Return the columns, the depth and the type of the operands."""
     columns, depth = re.search(r'\.m\d+n(\d+)k(\d+)\.', '.'.join(x.name)).groups()
     kind = next(part for part in reversed(x.name) if part in ('tf32', 'bf16', 'f16'))
-    return int(columns), int(depth), kind, 1 if kind == 'tf32' else 2
+    return int(columns), int(depth), kind
 
 
-@decoder('mma')
-def multiply(x: Instruction, kernel: Kernel):
-    columns, depth, kind, per_register = shape_and_kind(x)
-    sums, left, right, before = map(elements, x.operands)
-    writes = [writer(target, 'f32', kernel) for target in sums]
-    left, right = ([reader(r, 'b32') for r in registers] for registers in (left, right))
-    before = [reader(register, 'f32') for register in before]
-    places = left_places(columns, 2)
-
-    def run(machine: Machine, mask):
-        machine.whole_warps(mask, 'mma')
-        a, b = (numbers(machine, reads, kind, WARP) for reads in (left, right))
-        a = gather((16, depth), left_places(depth, per_register), a)
-        b = gather((depth, 8), right_places(depth, per_register), b)
-        product = a @ b
-        for write, read, (row, column) in zip(writes, before, places, strict=True):
-            part = product[:, row, column].reshape(-1)
-            write(machine, machine.full(read(machine)) + part, mask)
-
-    return run
+def multiply(m: Machine, x: Instruction):
+    m.whole(WARP, 'mma')
+    _, _, kind = shape_and_kind(x)
+    sums, left, right, before = x.operands
+    product = gather(m, left, kind, 2) @ gather(m, right, kind, 1).swapaxes(1, 2)
+    before = [m.read(register, 'f32') for register in elements(before)]
+    add_product(m, elements(sums), before, product)
 
 
-@decoder('wgmma')
-def multiply_asynchronously(x: Instruction, kernel: Kernel):
-    """Decode wgmma. Its registers and shared memory are in flight until its wait."""
+def multiply_asynchronously(m: Machine, x: Instruction):
+    """Execute wgmma. Its registers and shared memory are in flight until its wait."""
     if 'fence' in x.name:
-        return lambda machine, mask: machine.fresh.clear()
-    if 'commit_group' in x.name:
-        return lambda machine, mask: machine.products.commit(machine.everyone(mask))
-    if 'wait_group' in x.name:
-        allowed = int(x.operands[0], 0)
-        return lambda machine, mask: _finish_products(machine, mask, allowed)
-    columns, depth, kind, per_register = shape_and_kind(x)
-    sums, left, right, adds, *flags = x.operands
-    sums, in_registers = elements(sums), left.startswith('{')
-    transposed = [int(flag, 0) for flag in flags[2:]] + [0, 0]
-    if in_registers:
-        reads = [reader(register, 'b32') for register in elements(left)]
-        operands = set(elements(left))
-        transposed = [0, *transposed]
+        m.fresh.clear()
+    elif 'commit_group' in x.name:
+        m.products.groups[m.active] += 1
+    elif 'wait_group' in x.name:
+        if m.products.wait(m.active, int(x.operands[0], 0)):
+            m.shared.reading[:] = False
+            for (_, _, cells), *_ in m.products.entries:
+                m.shared.reading[cells] = True
     else:
-        left, operands = reader(left, 'b64'), set()
-    right, adds = reader(right, 'b64'), reader(adds, 'pred')
-    before = [reader(register, 'f32') for register in sums]
-    writes = [writer(register, 'f32', kernel) for register in sums]
-    places = by_warps(left_places(columns, 2))
-
-    def run(machine: Machine, mask):
-        machine.whole_warps(mask, 'wgmma')
-        if machine.fresh & (operands | set(sums)):
-            machine.reports.add('a register of wgmma that no fence followed')
-        cells = []
-        if in_registers:
-            a = numbers(machine, reads, kind, GROUP)
-            a = gather((64, depth), by_warps(left_places(depth, per_register)), a)
-        else:
-            shape = 64, depth, kind, transposed[0]
-            a = _described(machine, mask, left, *shape, cells)
-        b = _described(machine, mask, right, columns, depth, kind, transposed[1], cells)
-        product = a @ np.swapaxes(b, 1, 2)
-        keeps = machine.full(adds(machine))
-        for write, read, (row, column) in zip(writes, before, places, strict=True):
-            kept = np.where(keeps, read(machine), np.float32(0)) if keeps.any() else 0
-            write(machine, product[:, row, column].reshape(-1) + kept, mask)
-        for some in cells:
-            machine.reading[some] = True
-        in_flight = set(sums), operands, cells
-        machine.products.add(in_flight, machine.everyone(mask).copy())
-
-    return run
+        start_products(m, x)
 
 
-def _finish_products(machine: Machine, mask, allowed: int):
-    if any([*machine.products.wait(machine.everyone(mask), allowed)]):
-        machine.reading[:] = False
-        for (_, _, cells), *_ in machine.products.entries:
-            for some in cells:
-                machine.reading[some] = True
+def start_products(m: Machine, x: Instruction):
+    m.whole(GROUP, 'wgmma')
+    columns, depth, kind = shape_and_kind(x)
+    sums, left, right, adds, *flags = x.operands
+    transposed = [int(flag, 0) for flag in flags[2:]] + [0, 0]
+    sums, operands, cells = elements(sums), set(), []
+    if left.startswith('{'):
+        operands = set(elements(left))
+        a = gather(m, left, kind, 2).reshape(-1, 64, depth)
+        transposed.insert(0, 0)
+    else:
+        a = load_described(m, left, 64, depth, kind, transposed[0], cells)
+    if m.fresh & (operands | set(sums)):
+        m.reports.add('a register of wgmma that no fence followed')
+    b = load_described(m, right, columns, depth, kind, transposed[1], cells)
+    keeps = m.read(adds, 'pred')
+    before = [
+        np.where(keeps, m.read(r, 'f32'), np.float32(0)) if keeps.any() else 0
+        for r in sums
+    ]
+    product = a @ b.swapaxes(1, 2)
+    add_product(m, sums, before, product.reshape(-1, 16, columns))
+    cells = np.concatenate(cells)
+    m.shared.reading[cells] = True
+    m.products.add((set(sums), operands, cells), m.active)
 
 
-def _described(
-    machine: Machine, mask, descriptor, rows: int, depth: int, kind: str,
-    transposed: int, cells: list,
+def load_described(
+    m: Machine, descriptor: str, rows: int, depth: int, kind: str, transposed: int,
+    cells: list,
 ) -> np.ndarray:  # fmt: skip
     """Return the operands (groups, rows, depth) that descriptors point at.
 
     The numbers of a row are contiguous, or if `transposed` those of a column. Rows of
     16 to 128 bytes lie in groups of 8, whose packets of 16 bytes are swizzled.
     """
-    words = machine.full(descriptor(machine)).reshape(-1, GROUP)[:, 0]
-    active = machine.everyone(mask).reshape(-1, GROUP)[:, 0]
+    words = m.read(descriptor, 'b64')[::GROUP, None, None]
     start, lead, stride = (
         ((words >> np.uint64(shift) & np.uint64(0x3FFF)) << np.uint64(4)).astype(int)
         for shift in (0, 16, 32)
     )
-    ways = np.unique(words[active] >> np.uint64(62))
-    assert len(ways) == 1
-    width, bits = SWIZZLES[int(ways[0])]
-    size = 4 if kind == 'tf32' else 2
+    (way,) = np.unique(words >> np.uint64(62))
+    width, bits = SWIZZLES[int(way)]
+    size = type_of(kind).bits // 8
     outer, inner = np.arange(rows)[:, None], np.arange(depth)[None]
     if transposed:
         outer, inner = inner, outer
-    lead, stride = lead[:, None, None], stride[:, None, None]
     block = inner * size // width * lead + outer // 8 * stride
-    places = start[:, None, None] + block + outer % 8 * width + inner * size % width
-    places = places ^ (places >> 7 & bits) << 4
-    groups = np.flatnonzero(active)
-    count = rows * depth
-    chosen = np.repeat(groups * GROUP, count)  # stands for the threads of its group
-    offsets = shared_offsets(machine, chosen, places[groups].reshape(-1), size)
-    some = machine.shared.cells(offsets, size)
-    if machine.unfenced[some].any():
-        machine.reports.add('wgmma reads shared memory that no proxy fence followed')
-    cells.append(some.reshape(-1))
-    values = np.zeros((len(words), rows, depth), np.float32)
-    loaded = load_shared(machine, chosen, offsets, size, 1)[:, 0]
-    loaded = decode(machine, loaded.astype(UNSIGNED[8 * size]), kind)
-    values[groups] = loaded.reshape(-1, rows, depth)
-    return values
+    places = start + block + outer % 8 * width + inner * size % width
+    places = (places ^ (places >> 7 & bits) << 4).reshape(-1)
+    threads = m.active[::GROUP].repeat(rows * depth)  # stand for those of their groups
+    for shared, _, offsets, _ in m.parts('shared', places, size, threads):
+        cells.append(spans(offsets, size, shared.grain).reshape(-1))
+    if m.shared.unfenced[cells[-1]].any():
+        m.reports.add('wgmma reads shared memory that no proxy fence followed')
+    values = decode(m, m.load('shared', places, size, threads=threads), kind)
+    return values.reshape(-1, rows, depth)
