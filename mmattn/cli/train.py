@@ -1,5 +1,6 @@
 """Train the model of a config of mmdet, mmsegmentation or mmpretrain."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from .launch import build_runner, load_config, make_parser
 if TYPE_CHECKING:
     from mmengine.config import Config
 
+TUNE = 'MMATTN_TUNE'  # 1 chooses the tiles of kernels by time before the first step
 AMP_WRAPPER = 'mmattn.AmpOptimWrapper'
 AMP_REPLACES = ('OptimWrapper', 'AmpOptimWrapper', AMP_WRAPPER)
 
@@ -87,6 +89,13 @@ def main(argv: list[str] | None = None):
     cfg = load_config(args, dataloader='train_dataloader')
     if args.amp or args.amp_dtype is not None:
         use_mixed_precision(cfg, args.amp_dtype)
+    if os.environ.get(TUNE) == '1' and not args.dry_run:
+        from .tune import tune_backbone
+
+        wrapper, dtype = cfg.optim_wrapper, 'float32'
+        if 'Amp' in wrapper.get('type', ''):
+            dtype = wrapper.get('dtype', 'float16')
+        tune_backbone(cfg, cfg.train_dataloader.get('batch_size', 1), dtype)
     if args.auto_scale_lr:
         scale_learning_rate(cfg)
     if args.no_validate:

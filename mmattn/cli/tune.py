@@ -3,7 +3,8 @@
 Runs a training step of a config's backbone and times neighbors of the tiles that its
 operators use. Those that are faster are kept in the cache by the name of the device,
 and all later runs on such a device take them. Prints the table, for a report. Without
-it, tiles were chosen by counted instructions.
+it, tiles were chosen by counted instructions. `MMATTN_TUNE=1 mmattn train` does this
+before the first step, at the batch and precision of the run.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from .terminal import add_config, add_shape, command_parser, config_of, positive
 
 if TYPE_CHECKING:
     import torch
+    from mmengine.config import Config
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -40,29 +42,49 @@ def step(backbone: 'torch.nn.Module', images: 'torch.Tensor', dtype: 'torch.dtyp
     sum(x.float().mean() for x in maps).backward()
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parse_args(argv)
+def tune_backbone(
+    cfg: 'Config', batch: int, dtype: str, shape: list[int] | None = None
+) -> int:
+    """Time the tiles of a config's backbone, print the table, and keep what is faster.
+
+    Args:
+        cfg: the config.
+        batch: images of a step.
+        dtype: of autocast; float32 is without it.
+        shape: of the images; None takes that of `mmattn flops`.
+
+    Returns:
+        The number of tiles that are faster.
+
+    Raises:
+        ValueError: there is no GPU.
+    """
     import torch
 
-    cfg = config_of(args)
     if not torch.cuda.is_available():
-        raise UserError('`mmattn tune` requires a GPU, and PyTorch sees none')
+        raise UserError('choosing tiles by time requires a GPU, and PyTorch sees none')
     from triton.testing import do_bench
 
     from mmattn.analysis.flops import build
     from mmattn.ops.triton.tune import keep, tune
 
     device = torch.cuda.get_device_name()
-    shape = image_shape(args.shape, cfg)
+    shape = image_shape(shape, cfg)
     backbone = build(cfg, 'cuda').backbone.train()
-    images = torch.randn(args.batch, 3, *shape, device='cuda')
-    run = partial(step, backbone, images, getattr(torch, args.dtype))
+    images = torch.randn(batch, 3, *shape, device='cuda')
+    run = partial(step, backbone, images, getattr(torch, dtype))
     chosen = []
-    print(f'{device}, {args.config}, {args.batch} x {shape[0]} x {shape[1]}')
+    print(f'{device}, {cfg.filename}, {batch} x {shape[0]} x {shape[1]}')
     print('table | key | before | now | times as fast')
     for x in tune(run, partial(do_bench, return_mode='median')):
         chosen.append(x)
         print(f'{x.table.name} | {x.key} | {x.before} | {x.sizes} | {x.gain:.2f}')
         keep(chosen, device)
     print(f'{len(chosen)} tiles are faster')
+    return len(chosen)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_args(argv)
+    tune_backbone(config_of(args), args.batch, args.dtype, args.shape)
     return 0

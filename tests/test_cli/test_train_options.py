@@ -8,7 +8,9 @@ import torch
 from mmengine.config import Config
 from torch import nn
 
+from mmattn.cli import tune
 from mmattn.engine.start import ZOOS, Start, fetch_start
+from mmattn.errors import UserError
 
 
 class Built(Exception):
@@ -95,6 +97,27 @@ STARTS = [  # arguments, what is said, and the checkpoint of the backbone
     ('detector.py --work-dir fresh --resume', NO_CLASSIFIER, None),
     ('segmentor.py', 'random weights', None),
 ]
+
+
+@pytest.mark.parametrize(
+    'options, dtype',
+    [('', 'float32'), ('--amp', 'float16'), ('--amp-dtype bfloat16', 'bfloat16')],
+)
+def test_tiles_are_chosen_before_the_first_step(amended, monkeypatch, options, dtype):
+    calls = []
+    monkeypatch.setattr(tune, 'tune_backbone', lambda cfg, *args: calls.append(args))
+    amended('train', 'detector.py', *options.split())
+    assert not calls
+    monkeypatch.setenv('MMATTN_TUNE', '1')
+    cfg = amended('train', 'detector.py', *options.split())
+    assert calls == [(cfg.train_dataloader.batch_size, dtype)]
+
+
+def test_tiles_by_time_require_a_gpu(tool, monkeypatch):
+    monkeypatch.setenv('MMATTN_TUNE', '1')
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    with pytest.raises(UserError, match='by time requires a GPU, and PyTorch'):
+        tool('train', 'detector.py', patched={'build_runner': None})
 
 
 @pytest.mark.parametrize('args, message, checkpoint_of', STARTS)
