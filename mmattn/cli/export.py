@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ..export.choices import DTYPES, DYNAMIC, FORMATS, ONNXRUNTIME_WEB, PARTS
+from ..export.choices import DTYPES, DYNAMIC, ONNXRUNTIME_WEB, PARTS, SUFFIXES
 from .terminal import (
     add_model,
     add_trust,
@@ -50,7 +50,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         help=f'the file {ONNXRUNTIME_WEB}; default: download it from npm',
     )
     parser.add_argument(
-        '--format', choices=list(FORMATS), help='default: the suffix of --out'
+        '--format', choices=list(SUFFIXES), help='default: the suffix of --out'
     )
     parser.add_argument(
         '--shape',

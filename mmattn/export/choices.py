@@ -1,6 +1,6 @@
 """What an export can be asked for. It imports nothing, so that --help is fast."""
 
-FORMATS = {'onnx': '.onnx', 'pt2': '.pt2', 'openvino': '.xml'}  # and their suffixes
+SUFFIXES = {'onnx': '.onnx', 'pt2': '.pt2', 'openvino': '.xml'}  # of each format
 PARTS = 'model', 'backbone'
 DYNAMIC = None, 'batch', 'size'
 DTYPES = 'float32', 'uint8'

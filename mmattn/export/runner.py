@@ -10,7 +10,7 @@ from mmattn.errors import MissingPackageError, UserError
 
 from ..images import check_interpolation
 from ..results import Classification, Detections, Segmentation
-from .choices import FORMATS
+from .choices import SUFFIXES
 from .inputs import Prepared, prepare, stack
 from .metadata import Metadata
 from .reading import open_onnx, open_openvino, open_pt2
@@ -50,8 +50,8 @@ def load(
         >>> runner('image.jpg').above(0.5).boxes  # doctest: +SKIP
     """
     file = Path(file)
-    if file.suffix not in FORMATS.values():
-        suffixes = tuple(FORMATS.values())
+    if file.suffix not in SUFFIXES.values():
+        suffixes = ', '.join(SUFFIXES.values())
         raise UserError(f'the file must end with one of {suffixes}, got {file}')
     if not file.is_file():
         raise FileNotFoundError(f'{file} does not exist')

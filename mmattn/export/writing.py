@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.export import ExportedProgram
 
+from .choices import SUFFIXES
 from .decomposition_table import ADAPTIVE_POOL
 from .errors import ExportError
 from .metadata import KEY, PT2_FILE, Metadata
@@ -116,15 +117,15 @@ def pt2_content(program: ExportedProgram, metadata: Metadata) -> list[bytes]:
 
 
 FORMATS = {
-    'onnx': Format('.onnx', lambda out: [out], convert_onnx, onnx_content),
+    'onnx': Format(SUFFIXES['onnx'], lambda out: [out], convert_onnx, onnx_content),
     'pt2': Format(
-        '.pt2',
+        SUFFIXES['pt2'],
         lambda out: [out, Path(f'{out}.json')],
         lambda program, _: program,
         pt2_content,
     ),
     'openvino': Format(
-        '.xml',
+        SUFFIXES['openvino'],
         lambda out: [out.with_suffix('.bin'), out],
         convert_openvino,
         openvino_content,

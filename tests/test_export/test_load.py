@@ -9,6 +9,7 @@ from PIL import Image
 from small_files import DETECTOR, FEATURES, RESIZE, SCORES, noise, write
 from torch import nn
 
+from mmattn.errors import UserError
 from mmattn.export import load
 from mmattn.export.metadata import PT2_FILE, Metadata
 
@@ -30,6 +31,11 @@ def test_detectors_run_on_lists_of_any_length(detector, tmp_path):
         assert each.names == ['a'] and each.masks is None
     alone = load(detector)(images[2])
     np.testing.assert_array_equal(alone.boxes, found[2].boxes)
+
+
+def test_files_of_other_kinds_are_named():
+    with pytest.raises(UserError, match='one of .onnx, .pt2, .xml, got model.pth'):
+        load('model.pth')
 
 
 def test_features_of_any_size(tmp_path):
