@@ -88,6 +88,7 @@ REFUSED = {
     'images': ('a,b\nx,cat\n', 'must have a column that names images in images, and o'),
     'one': ('image\na1\na2\n', "must have a column of classes, got ['image']"),
     'image': (PLAIN + 'c,cat\n', "line 6 must name one image in images, got 'c'"),
+    'no-head': ('a1,cat\nc,cat\n', "line 2 must name one image in images, got 'c'"),
     'twice': (PLAIN + 'a1,dog\n', 'line 6: images/a1.jpg has the class cat, too'),
     'none': (PLAIN + 'a1,\n', 'line 6 must name one class, as a folder may'),
     'slash': ('id,kind\na1,a/b\n', 'line 2 must name one class, as a folder may'),
