@@ -21,7 +21,7 @@ import argparse
 from pathlib import Path
 
 from ..data.config_templates import ARCH, FLIPS
-from .terminal import command_parser, positive
+from .terminal import add_overlap, command_parser, positive
 
 FORMATS = 'masks', 'labels', 'yolo', 'voc', 'labelme', 'via', 'coco', 'csv', 'classes'
 
@@ -178,12 +178,7 @@ def _add_tiles(parser: argparse.ArgumentParser):
         help='cut the images into tiles of this side after they are divided; tests '
         'see whole images',
     )
-    parser.add_argument(
-        '--overlap',
-        type=float,
-        default=0.2,
-        help='share of a tile in common with the next (default: %(default)s)',
-    )
+    add_overlap(parser)
     parser.add_argument(
         '--min-visible',
         type=float,

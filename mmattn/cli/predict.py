@@ -10,7 +10,14 @@ import sys
 from pathlib import Path
 
 from ..results import SCORE
-from .terminal import add_cfg_options, add_trust, command_parser, positive, share
+from .terminal import (
+    add_cfg_options,
+    add_overlap,
+    add_trust,
+    command_parser,
+    positive,
+    share,
+)
 
 MODEL = (
     'work dir of a run, config, name of a config, checkpoint in a work dir, exported '
@@ -57,12 +64,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         '--tile', type=positive, help='cut images into tiles of this side'
     )
-    parser.add_argument(
-        '--overlap',
-        type=float,
-        default=0.2,
-        help='share of a tile in common with the next (default: %(default)s)',
-    )
+    add_overlap(parser)
     parser.add_argument(
         '--nms-iou',
         type=share,

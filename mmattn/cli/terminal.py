@@ -128,6 +128,16 @@ def add_model(parser: argparse.ArgumentParser):
     add_cfg_options(parser)
 
 
+def add_overlap(parser: argparse.ArgumentParser):
+    """Add `--overlap` of tiles."""
+    parser.add_argument(
+        '--overlap',
+        type=float,
+        default=0.2,
+        help='share of a tile in common with the next (default: %(default)s)',
+    )
+
+
 def add_trust(parser: argparse.ArgumentParser):
     """Add `--trust-checkpoint`."""
     parser.add_argument(

@@ -89,7 +89,10 @@ def main(argv: list[str] | None = None):
     cfg = load_config(args, dataloader='train_dataloader')
     if args.amp or args.amp_dtype is not None:
         use_mixed_precision(cfg, args.amp_dtype)
-    if os.environ.get(TUNE) == '1' and not args.dry_run:
+    tunes = os.environ.get(TUNE, '0')
+    if tunes not in ('0', '1'):
+        raise UserError(f'{TUNE} must be 0 or 1, got {tunes!r}')
+    if tunes == '1' and not args.dry_run:
         from .tune import tune_backbone
 
         wrapper, dtype = cfg.optim_wrapper, 'float32'

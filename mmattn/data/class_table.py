@@ -24,19 +24,17 @@ def read_table(part: Part) -> list[ClassImage]:
         ValueError: there is no such column, or a line has no class or no image.
     """
     file, names = part.annotations, ImageNames(part.images)
-    rows = read_cells(file)
-    column = _image_column(file, rows[:FIRST], names)
-    head = None if names.all_of(rows[0][column]) else rows.pop(0)
-    places = _class_columns(file, head or rows[0], column)
+    lines = [(n, row) for n, row in enumerate(read_cells(file), 1) if any(row)]
+    column = _image_column(file, [row for _, row in lines[:FIRST]], names)
+    head, first = None, lines[0][1]
+    if not names.all_of(first[column]):
+        head, lines = first, lines[1:]
+    places = _class_columns(file, first, column)
     found = {}
-    for number, row in enumerate(rows, 1 if head is None else 2):
-        if not any(row):
-            continue
+    for number, row in lines:
         where = f'{file}: line {number}'
-        if len(row) < len(head or rows[0]):
-            raise UserError(
-                f'{where} must have {len(head or rows[0])} cells, got {row}'
-            )
+        if len(row) < len(first) or any(row[len(first) :]):
+            raise UserError(f'{where} must have {len(first)} cells, got {shown(row)}')
         path = names.find(row[column], where)
         label = row[places[0]] if len(places) == 1 else _marked(row, head, places)
         if not label or label in ('.', '..') or {'/', '\\'} & {*label}:
@@ -54,17 +52,24 @@ def read_table(part: Part) -> list[ClassImage]:
 
 
 def _image_column(file: Path, rows: list[list[str]], names: ImageNames) -> int:
-    """Return the column of which most cells name images."""
-    counts = [
-        sum(bool(names.all_of(row[place])) for row in rows if place < len(row))
-        for place in range(max(map(len, rows), default=0))
-    ]
-    if not any(counts):
+    """Return the column of which most cells name images.
+
+    Numbers of lines may name images, too: of equal columns, one with a usual name
+    counts, then one with suffixes. A column without a name is an index.
+    """
+    ranks = {}
+    for place, name in enumerate(rows[0] if rows else ()):
+        cells = [row[place] for row in rows if place < len(row)]
+        matches = [cell for cell in cells if names.all_of(cell)]
+        suffixes = sum(bool(Path(cell).suffix) for cell in matches)
+        if name and matches:
+            ranks[place] = len(matches), name.lower() in COLUMNS['image'], suffixes
+    if not ranks:
         raise UserError(
             f'{file} must have a column that names images in {names.folder}, and one '
             f'of their classes, got {shown(rows)}'
         )
-    return counts.index(max(counts))
+    return max(ranks, key=ranks.get)
 
 
 def _class_columns(file: Path, head: list[str], column: int) -> list[int]:

@@ -179,7 +179,7 @@ def batch_of(crop: int) -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user chooses of a config.
+    """Hold what a user chooses of a config.
 
     Attributes:
         arch: backbone.

@@ -1,4 +1,4 @@
-"""What an export can be asked for. It imports nothing, so that --help is fast."""
+"""List what an export can be asked for. Importing it costs --help no time."""
 
 SUFFIXES = {'onnx': '.onnx', 'pt2': '.pt2', 'openvino': '.xml'}  # of each format
 PARTS = 'model', 'backbone'

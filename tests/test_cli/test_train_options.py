@@ -113,6 +113,12 @@ def test_tiles_are_chosen_before_the_first_step(amended, monkeypatch, options, d
     assert calls == [(cfg.train_dataloader.batch_size, dtype)]
 
 
+def test_the_variable_of_tiles_is_0_or_1(tool, monkeypatch):
+    monkeypatch.setenv('MMATTN_TUNE', 'yes')
+    with pytest.raises(UserError, match="MMATTN_TUNE must be 0 or 1, got 'yes'"):
+        tool('train', 'detector.py', patched={'build_runner': None})
+
+
 def test_tiles_by_time_require_a_gpu(tool, monkeypatch):
     monkeypatch.setenv('MMATTN_TUNE', '1')
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)

@@ -32,11 +32,25 @@ def converted(text: str, *args: str, names=NAMES) -> set[str]:
         'id,name,label,age\n7,a1,cat,1\n8,a2,cat,2\n9,b1,dog,3\n10,b2,dog,\n\n',
         ',image,kind\n0,a1,cat\n1,a2,cat\n2,b1,dog\n3,b2,dog\n',
         'image,cat,dog\na1,1,0\na2,1.0,0.0\nb1,0,1\nb2,0.0,1\n',
+        '\n' + PLAIN.replace('cat\n', 'cat,\n'),
     ],
-    ids=['usual', 'no-head', 'paths', 'several', 'index', 'one-hot'],
+    ids=['usual', 'no-head', 'paths', 'several', 'index', 'one-hot', 'blank'],
 )
 def test_classes_of_a_table(text):
     assert converted(text) == {'cat/a1.jpg', 'cat/a2.jpg', 'dog/b1.jpg', 'dog/b2.jpg'}
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        ',image,kind\n1,2,cat\n2,1,dog\n',
+        'id,image_id,label\n1,2,cat\n2,1,dog\n',
+        'nr,bild,label\n1,2.jpg,cat\n2,1.jpg,dog\n',
+    ],
+    ids=['index', 'usual', 'suffix'],
+)
+def test_numbers_of_lines_are_no_images(text):
+    assert converted(text, names=('1', '2')) == {'cat/2.jpg', 'dog/1.jpg'}
 
 
 def test_classes_are_merged_and_images_left_out(capsys):
@@ -94,6 +108,7 @@ REFUSED = {
     'slash': ('id,kind\na1,a/b\n', 'line 2 must name one class, as a folder may'),
     'root': ('id,kind\na1,..\n', 'line 2 must name one class, as a folder may'),
     'short': (PLAIN + 'a1\n', "line 6 must have 2 cells, got ['a1']"),
+    'comma': (PLAIN + 'a1,cat,big\n', "must have 2 cells, got ['a1', 'cat', 'big']"),
     'two-hot': ('id,x,y\na1,1,0\na2,1,1\n', 'line 3 must name one class, as a folder'),
     'no-hot': ('id,x,y\na1,1,0\na2,0,0\n', "got ['0', '0']"),
     'other-hot': ('id,x,y\na1,1,0\na2,0,3\n', "got ['0', '3']"),

@@ -6,6 +6,7 @@
 import json
 from pathlib import Path
 
+import conversions
 import numpy as np
 import pytest
 from annotated import (
@@ -373,3 +374,12 @@ def test_masks_of_labelme():
     np.testing.assert_array_equal(coco_mask.decode(first['segmentation']), mask)
     assert (first['bbox'], first['area']) == ([20, 10, 10, 20], 104)
     assert (second['bbox'], second['area']) == ([20, 10, 4, 1], 2)
+
+
+def test_a_class_called_object_stays(here):
+    lines = '0.png,1,1,9,9,object\n1.png,1,1,9,9,person\n2.png,1,1,9,9,\n'
+    Path('boxes.csv').write_text('filename,xmin,ymin,xmax,ymax,class\n' + lines * 2)
+    found = conversions.run('csv', 'images', 'boxes.csv', '--val-images', '0.png')
+    assert [c['name'] for c in found['train']['categories']] == ['object', 'person']
+    labels = [entry['category_id'] for entry in found['train']['annotations']]
+    assert sorted(labels) == [1, 1, 2, 2]

@@ -89,14 +89,16 @@ def _document(content: Content, part: Part) -> dict:
 
 
 def _share_the_class(documents: list[dict]):
-    """Take objects without a class for the only one that another split names."""
-    categories = [each for document in documents for each in document['categories']]
-    names = {category['name'] for category in categories}
-    if len(names) == 2 and OBJECT in names:
-        (name,) = names - {OBJECT}
+    """Take the objects of files without classes for the only one that others name."""
+    found = [[c['name'] for c in document['categories']] for document in documents]
+    named = {name for names in found if names != [OBJECT] for name in names}
+    if len(named) == 1 and [OBJECT] in found:
+        (name,) = named
         say(f'objects without a class are taken for {shown(name)}, the only class')
-        for category in categories:
-            category['name'] = name
+        for document in documents:
+            document['categories'] = [
+                c | dict(name=name) for c in document['categories']
+            ]
 
 
 def _tell_of_unlisted(documents: list[tuple[Part, dict]]):
