@@ -43,7 +43,7 @@ def test_classes_of_a_table(text):
 @pytest.mark.parametrize(
     'text',
     [
-        ',image,kind\n1,2,cat\n2,1,dog\n',
+        ',bild,kind\n1,2,cat\n2,1,dog\n',
         'id,image_id,label\n1,2,cat\n2,1,dog\n',
         'nr,bild,label\n1,2.jpg,cat\n2,1.jpg,dog\n',
     ],
